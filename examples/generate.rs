@@ -36,6 +36,9 @@ struct Args {
     /// The most tokens that are written
     #[arg(long, value_name = "N", default_value_t = 64)]
     longest: usize,
+    /// Tokens that end a text, beside those of the model, such as 128009
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',')]
+    stop: Vec<i64>,
     /// How many texts are pursued side by side
     #[arg(long, value_name = "N", default_value_t = 1)]
     beams: usize,
@@ -77,6 +80,7 @@ struct Args {
 impl Args {
     fn generation(&self) -> GenerationConfig {
         GenerationConfig::new(self.longest)
+            .with_stop(self.stop.clone())
             .with_beams(self.beams)
             .with_length_penalty(self.length_penalty)
             .with_sample(self.sample)

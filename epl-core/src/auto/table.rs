@@ -7,7 +7,7 @@ use super::columns::OwnColumn;
 use super::sample::Sample;
 use super::{calibrate, columns, rates, speeds};
 use crate::config::Config;
-use crate::cost::{DeviceTraits, Devices, Machine, Network, Rates};
+use crate::cost::{ClusterDevices, DeviceTraits, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::OptimizerState;
@@ -24,7 +24,7 @@ pub struct CostTable {
     cluster: Cluster,
     columns: Columns,
     network: Network,
-    devices: Devices,
+    devices: ClusterDevices,
     /// The speeds that were given.
     speeds: Option<Vec<usize>>,
     rates: Rates,
@@ -68,8 +68,8 @@ impl CostTable {
         };
         let traits = |compute: f64| DeviceTraits { compute, memory: compute, bytes: None };
         let devices = match speeds {
-            Some(speeds) => Devices::new(speeds.into_iter().map(traits).collect()),
-            None => Devices::alike(epl.cluster().world_size(), None),
+            Some(speeds) => ClusterDevices::new(speeds.into_iter().map(traits).collect()),
+            None => ClusterDevices::alike(epl.cluster().world_size(), None),
         };
         let calls = known.calls(|| calibrate::calls(epl))?;
         let rates = known.rates(rates::key(epl, optimizer)?, || rates::rates(epl, optimizer))?;

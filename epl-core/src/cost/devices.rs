@@ -1,4 +1,4 @@
-//! Devices that are not alike.
+//! ClusterDevices that are not alike.
 
 /// What a device is, beside the slowest ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +24,9 @@ impl DeviceTraits {
 
 /// The devices of all ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Devices(Vec<DeviceTraits>);
+pub(crate) struct ClusterDevices(Vec<DeviceTraits>);
 
-impl Devices {
+impl ClusterDevices {
     /// So many that are alike.
     pub fn alike(count: usize, bytes: Option<u64>) -> Self {
         Self(vec![DeviceTraits { compute: 1.0, memory: 1.0, bytes }; count])
@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn devices_that_work_together_are_as_the_slowest_and_smallest() {
         let device = |compute: f64, bytes: u64| DeviceTraits { compute, memory: compute, bytes: Some(bytes) };
-        let devices = Devices::new(vec![device(2.0, 32), device(1.0, 80), device(2.0, 16)]);
+        let devices = ClusterDevices::new(vec![device(2.0, 32), device(1.0, 80), device(2.0, 16)]);
         assert_eq!(devices.together(&[0, 1]), device(1.0, 32));
         assert_eq!(devices.together(&[0]), device(2.0, 32));
         assert_eq!(devices.better(), [vec![0, 2], vec![0, 1], vec![1]]);
-        assert_eq!(devices.among(&[2, 1]), Devices::new(vec![device(2.0, 16), device(1.0, 80)]));
-        assert!(!devices.are_alike() && Devices::alike(3, None).better().is_empty());
+        assert_eq!(devices.among(&[2, 1]), ClusterDevices::new(vec![device(2.0, 16), device(1.0, 80)]));
+        assert!(!devices.are_alike() && ClusterDevices::alike(3, None).better().is_empty());
     }
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::devices::{DeviceTraits, Devices};
+use super::devices::{ClusterDevices, DeviceTraits};
 use super::network::{Network, NetworkLink};
 use crate::config::MOST_RANKS;
 use crate::error::{Error, Result};
@@ -169,14 +169,14 @@ impl Machine {
     }
 
     /// Its devices, beside the slowest of them.
-    pub(crate) fn devices(&self) -> Devices {
+    pub(crate) fn devices(&self) -> ClusterDevices {
         let [tflops, memory_gb_per_s] = self.least();
         let traits = |class: &DeviceClass| DeviceTraits {
             compute: class.tflops / tflops,
             memory: class.memory_gb_per_s / memory_gb_per_s,
             bytes: Some((class.memory_gb * 1e9) as u64),
         };
-        Devices::new(self.classes().map(traits).collect())
+        ClusterDevices::new(self.classes().map(traits).collect())
     }
 
     /// What collectives take on its links: between devices of a host, and from one host to another.

@@ -12,7 +12,7 @@ mod devices;
 mod machine;
 mod step;
 
-pub(crate) use devices::{DeviceTraits, Devices};
+pub(crate) use devices::{ClusterDevices, DeviceTraits};
 pub use line::Line;
 pub use machine::Machine;
 pub use network::Network;

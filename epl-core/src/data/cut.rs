@@ -46,7 +46,7 @@ pub struct BatchShard {
     /// How many devices of the rank's stage do.
     pub devices: usize,
     /// Which part of a batch is the replica's, where replicas have unequal ones.
-    pub part: Option<BatchPart>,
+    pub(crate) part: Option<BatchPart>,
 }
 
 impl BatchShard {
@@ -88,7 +88,7 @@ impl BatchShard {
     }
 
     /// This rank's rows of a batch of `samples`, for every micro-batch: its replica's line of [`cut`], or of its
-    /// [part](BatchPart), divided over the devices.
+    /// part of `io.row_weights`, divided over the devices.
     pub fn rows(&self, samples: usize) -> Vec<Range<usize>> {
         let replica =
             self.part.map_or_else(|| part(0..samples, self.replicas, self.replica), |part| part.rows(samples));

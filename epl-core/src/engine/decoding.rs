@@ -76,6 +76,12 @@ impl<M: Incremental> Decoding<'_, M> {
         caught(|| forward.run(&mut links, (*steps, from_ref(&micro_batch)), segments, segment, end))?;
         links.finish()?;
         *steps += 1;
+        if let Some(chosen) = chosen.as_ref().filter(|chosen| chosen.len() != rows) {
+            let chosen = chosen.len();
+            return Err(Error::invalid(format!(
+                "a step of {rows} rows chose {chosen} numbers; choose one for each row"
+            )));
+        }
         self.tell(rows, chosen)
     }
 
@@ -96,7 +102,7 @@ impl<M: Incremental> Decoding<'_, M> {
         if let Some(numbers) = numbers.as_ref().filter(|numbers| numbers.len() != count) {
             let given = numbers.len();
             return Err(Error::invalid(format!(
-                "{count} numbers are told to all stages, such as one for each row of a step, and {given} are there; give as many"
+                "{count} numbers are told to all stages, and {given} are given; give as many"
             )));
         }
         let stages = self.engine.context.axis(Axis::Pipeline);

@@ -8,7 +8,7 @@ use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
 use crate::config::Config;
-use crate::cost::{DeviceTraits, Devices, LayerSeconds, Network, Rates, SimulatedRank, StepCosts};
+use crate::cost::{ClusterDevices, DeviceTraits, LayerSeconds, Network, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
@@ -28,7 +28,7 @@ pub(crate) struct Judge<'a> {
     /// Rows of a step, over all replicas.
     pub batch: usize,
     /// How fast devices are, with their bytes, where these are bounded, and who says so.
-    pub devices: Devices,
+    pub devices: ClusterDevices,
     pub budget_of: &'static str,
     /// By how much an estimate of bytes may be too low, as a part of it.
     pub margin: f64,

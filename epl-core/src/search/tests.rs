@@ -13,7 +13,7 @@ use super::judge::{Judge, Judged};
 use super::run::search;
 use super::space::{LeastSeconds, levels, shapes};
 use crate::config::{Config, Layers, OffloadLevel, ZeroLevel};
-use crate::cost::{DeviceTraits, Devices, Line, Network, NetworkLink, Rates, SegmentTime};
+use crate::cost::{ClusterDevices, DeviceTraits, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::plan::Plan;
 use crate::simulate::{ShapesOverRows, StepProgram, StepShapes};
@@ -85,7 +85,7 @@ fn judge<'a>(
         rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2 },
         state: OptimizerState::PerElement(2),
         batch,
-        devices: Devices::alike(cluster.world_size(), budget),
+        devices: ClusterDevices::alike(cluster.world_size(), budget),
         budget_of: "offload.device_bytes",
         margin: 0.0,
         lanes: 2,
@@ -165,14 +165,14 @@ fn compared(
     ranks: usize,
     budget: impl Fn(&mut ChaCha8Rng) -> Option<u64>,
 ) -> (usize, f64) {
-    compared_on(instances, segments, ranks, |numbers| Devices::alike(ranks, budget(numbers)))
+    compared_on(instances, segments, ranks, |numbers| ClusterDevices::alike(ranks, budget(numbers)))
 }
 
 fn compared_on(
     instances: usize,
     segments: usize,
     ranks: usize,
-    devices: impl Fn(&mut ChaCha8Rng) -> Devices,
+    devices: impl Fn(&mut ChaCha8Rng) -> ClusterDevices,
 ) -> (usize, f64) {
     let (mut numbers, cluster) = (ChaCha8Rng::seed_from_u64(7), Cluster::local(ranks).unwrap());
     let link = NetworkLink { latency: 1e-3, bandwidth: 1e3 };
@@ -231,19 +231,19 @@ fn device(speed: f64, bytes: Option<u64>) -> DeviceTraits {
 fn what_is_found_for_unequal_devices_is_the_best_of_all_layouts() {
     let two = |numbers: &mut ChaCha8Rng| {
         let fast = numbers.random_range(1.2..3.0);
-        Devices::new(vec![device(1.0, None), device(fast, None)])
+        ClusterDevices::new(vec![device(1.0, None), device(fast, None)])
     };
     let (above, worst) = compared_on(60, 4, 2, two);
     assert!(above <= 3 && worst <= 1.05, "{above} of 60 above 1.01, worst {worst}");
     let four = |numbers: &mut ChaCha8Rng| {
         let fast = device(numbers.random_range(1.2..3.0), None);
-        Devices::new(vec![fast, fast, device(1.0, None), device(1.0, None)])
+        ClusterDevices::new(vec![fast, fast, device(1.0, None), device(1.0, None)])
     };
     let (above, worst) = compared_on(12, 4, 4, four);
     assert!(above <= 1 && worst <= 1.05, "{above} of 12 above 1.01, worst {worst}");
     let small = |numbers: &mut ChaCha8Rng| {
         let [one, other] = [0, 1].map(|_| Some(numbers.random_range(300.0..6000.0) as u64));
-        Devices::new(vec![device(1.0, one), device(numbers.random_range(1.0..2.0), other)])
+        ClusterDevices::new(vec![device(1.0, one), device(numbers.random_range(1.0..2.0), other)])
     };
     let (above, worst) = compared_on(40, 4, 2, small);
     assert!(above <= 4 && worst <= 1.05, "{above} of 40 above 1.01, worst {worst}");
@@ -290,7 +290,7 @@ fn found_over(
     let even = SegmentTime { forward: Line::through([(1.0, 1.0)]), backward: Line::through([(1.0, 2.0)]) };
     column = Column::new(column.builder, vec![even; segments], column.shapes, None);
     let columns = Columns::from([((1, 1), Ok(column))]);
-    let devices = Devices::new(speeds.iter().map(|speed| device(*speed, None)).collect());
+    let devices = ClusterDevices::new(speeds.iter().map(|speed| device(*speed, None)).collect());
     let judge = Judge { devices, rates: Rates::default(), ..judge(&columns, &cluster, &network, (rows, None)) };
     let ones = [("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")];
     search(&judge, &given(ranks, &[&ones[..], options].concat()), segments).unwrap()

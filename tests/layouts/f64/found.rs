@@ -39,6 +39,21 @@ fn links(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Machine> {
     ))
 }
 
+/// Replicas of which half are faster, over links that take next to nothing.
+fn unequal(ranks: usize) -> Result<(Machine, Config)> {
+    let (slow, seed) = (ranks / 2, layout(1, 1, 1, 1).config().train.seed);
+    let machine = Machine::from_toml(&format!(
+        "[[host]]\ncount = 1\ninside = {{ alpha_us = 0, gb_per_s = 100 }}\noutside = {{ alpha_us = 0, gb_per_s = 100 }}\n\
+         devices = [{{ class = \"fast\", count = {} }}, {{ class = \"slow\", count = {slow} }}]\n\
+         [class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n\
+         [class.fast]\nmemory_gb = 1\ntflops = 4\nmemory_gb_per_s = 4\n",
+        ranks - slow
+    ))?;
+    let said = ["cluster.ranks", "dist.data_parallel_size"].map(|key| format!("{key}={ranks}"));
+    let said = said.into_iter().chain([format!("train.seed={seed}")]);
+    Ok((machine, Layers::new().command_line(said)?.resolve()?))
+}
+
 /// Some options that are given.
 fn given(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Config> {
     let stages = [1, 2, 4].into_iter().filter(|stages| *stages <= ranks).collect::<Vec<_>>();
@@ -77,8 +92,11 @@ fn all_equal_one_rank(cases: &[Case], worlds: &[usize], each: usize) {
         let expected = train(case, layout(1, 1, 1, 1));
         for ranks in worlds.iter().copied() {
             let table = table(case, ranks);
-            for _ in 0..each {
-                let (links, given) = (links(ranks, &mut numbers).unwrap(), given(ranks, &mut numbers).unwrap());
+            for number in 0..each {
+                let (links, given) = match number {
+                    0 => unequal(ranks).unwrap(),
+                    _ => (links(ranks, &mut numbers).unwrap(), given(ranks, &mut numbers).unwrap()),
+                };
                 let found = table.clone().over_links(&links).and_then(|table| table.search(&given)).unwrap();
                 let best = found.best();
                 let replicas = best.config().dist.data_parallel_size.unwrap_or(1);

@@ -336,7 +336,8 @@ pub fn share<B>(
     let parts = data.size() * accumulation;
     let first = step * count as u64;
     let shard = BatchShard::of(epl.context(), accumulation).unwrap_or_else(|error| panic!("{error}"));
-    let weighted = shard.part.map(|_| shard.rows(count));
+    let is_weighted = epl.context().mesh().row_weights().unwrap_or(None).is_some();
+    let weighted = is_weighted.then(|| shard.rows(count));
     let micro_batch = |number: usize| {
         let even = || shard_range(count, parts, data.rank() * accumulation + number);
         let rows = weighted.as_ref().map_or_else(even, |rows| rows[number].clone());

@@ -161,7 +161,7 @@ impl Mesh {
     /// # Panics
     ///
     /// When there is no such replica.
-    pub fn batch_part(&self, replica: usize) -> Result<Option<BatchPart>> {
+    pub(crate) fn batch_part(&self, replica: usize) -> Result<Option<BatchPart>> {
         Ok(self.row_weights()?.map(|weights| BatchPart::new(weights, replica)))
     }
 

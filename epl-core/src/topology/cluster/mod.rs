@@ -19,7 +19,7 @@ pub use axis::{Axis, Coordinate};
 pub use error::{ClusterError, Result};
 pub use mesh::Mesh;
 pub(crate) use mesh::Width;
-pub use part::BatchPart;
+pub(crate) use part::BatchPart;
 pub use placement::Placement;
 pub use sizes::{MeshRequest, MeshSizes};
 pub use workers::{Cluster, DeviceSlot};

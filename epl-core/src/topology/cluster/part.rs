@@ -8,7 +8,7 @@ use std::ops::Range;
 /// replica 0   0 1 2 3 4        replica 1   5 6
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchPart {
+pub(crate) struct BatchPart {
     /// Weights of the replicas before this one together, of this one, and of all.
     weights: [u128; 3],
 }
