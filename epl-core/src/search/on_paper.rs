@@ -23,7 +23,7 @@ use crate::plan::burn_layers::BurnLayers;
 use crate::plan::survey::Survey;
 use crate::simulate::{Called, CarryShape, Members, SegmentCalls, ShapesOverRows, StepShapes, TensorShape};
 use crate::stable_hash::stable_hash;
-use crate::topology::cluster::{Axis, Mesh, MeshSizes, Placement};
+use crate::topology::cluster::{Axis, Cluster, Mesh, MeshSizes, Placement};
 
 /// What a rank has of one segment, where layers are divided in some way. All but the parameters is for one row of a micro-batch.
 #[derive(Clone, Debug, Default)]
@@ -97,9 +97,7 @@ pub fn search_on_paper(
         )));
     }
     let network = machine.network()?;
-    let mut on_hosts: Vec<usize> = (0..cluster.worker_num()).map(|host| cluster.ranks_of(host).len()).collect();
-    on_hosts.sort_unstable();
-    on_hosts.dedup();
+    let on_hosts = sizes_of_hosts(&cluster);
     let (mut columns, mut count) = (Columns::new(), 1);
     for (tensor, expert) in divisions(config, cluster.world_size()) {
         let is_inside = on_hosts.iter().all(|ranks| ranks.is_multiple_of(tensor));
@@ -138,6 +136,14 @@ pub fn search_on_paper(
     let mut given = config.clone();
     given.set("cluster.ranks", cluster.world_size())?;
     search(&judge, &given, count)
+}
+
+/// How many devices hosts have, each number once.
+fn sizes_of_hosts(cluster: &Cluster) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (0..cluster.worker_num()).map(|host| cluster.ranks_of(host).len()).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
 }
 
 fn column_of(
