@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release --example generate -- FOLDER --prompt "Once upon a time" --longest 40
 //! cargo run --release --example generate -- FOLDER --prompt "…" --sample --temperature 0.8 --top-p 0.95 --tensor 2
-//! cargo run --release --example generate -- fixtures/transformers/llama-reversed --ids 11,25,36,1 --beams 4 --stages 2
+//! cargo run --release --example generate -- fixtures/transformers/llama-reversed --ids 11,25,36,1 --longest 12 --beams 4 --stages 2
 //! ```
 //!
 //! The folder has `config.json`, the weights, and `tokenizer.json`, unless prompts are given as numbers of tokens.
@@ -165,13 +165,13 @@ fn write<M: Generative>(engine: &Engine<M>, args: &Args) -> epl::Result<()> {
 
 fn rank(epl: &Epl, folder: &Folder, args: &Args) -> epl::Result<()> {
     let settings = EngineSettings::from_config(epl.config());
-    if folder.model_type().map_err(|error| invalid(&args.folder, &error))? == "t5" {
-        let (weights, config) = t5::open(&args.folder).map_err(|error| invalid(&args.folder, &error))?;
+    if folder.model_type().map_err(|error| Error::invalid(error.to_string()))? == "t5" {
+        let (weights, config) = t5::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
         let built = epl.build(|at| config.init(at))?;
         let built = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), &weights)?))?;
         return write(&Engine::new(built, &SgdConfig::new(), settings)?, args);
     }
-    let (weights, config) = decoder::open(&args.folder).map_err(|error| invalid(&args.folder, &error))?;
+    let (weights, config) = decoder::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
     let built = epl.build(|at| config.init(at))?;
     let built = built.try_map(|model, plan| Ok(decoder::load(model, plan.records(), &weights)?))?;
     write(&Engine::new(built, &SgdConfig::new(), settings)?, args)
@@ -180,7 +180,7 @@ fn rank(epl: &Epl, folder: &Folder, args: &Args) -> epl::Result<()> {
 fn main() -> ExitCode {
     let args = Args::parse();
     let run = || -> epl::Result<()> {
-        let folder = Folder::open(&args.folder).map_err(|error| invalid(&args.folder, &error))?;
+        let folder = Folder::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
         let config = Config::new()
             .with("dist.tensor_parallel_size", args.tensor)?
             .with("auto.auto_parallel", true)?
