@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs what `tools/gpu.sh` has built, on a machine with an NVIDIA GPU, in at most 25 minutes, and writes gpu.md:
+# Runs what `tools/gpu.sh` has built, on a machine with an NVIDIA GPU, and writes gpu.md:
 #
-#   FOLDER/gpu-run.sh [REPORT]        # default: gpu.md in the working folder
+#   FOLDER/gpu-run.sh [REPORT [SECONDS]]        # default: gpu.md in the working folder, in at most 1500 seconds
 #
 # Needs NVIDIA's driver, NVRTC with its headers, and NCCL (EPL_NCCL_LIBRARY where it is not found by the system). PyTorch is
 # measured beside it where Python has it. Ends with 1 if a test failed, and with 2 where there is no GPU.
@@ -17,8 +17,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-# What is left of 25 minutes; each command has a limit of its own beside.
-end=$((SECONDS + 1500))
+# What is left of the time; each command has a limit of its own beside.
+end=$((SECONDS + ${2:-1500}))
 failed=0
 
 # NCCL of PyTorch's packages, where the system has none.
@@ -34,28 +34,34 @@ limit() {
     local seconds=$1 left=$((end - SECONDS))
     shift
     [ "$left" -lt "$seconds" ] && seconds=$left
-    [ "$seconds" -le 0 ] && { echo "the 25 minutes are over"; return 124; }
+    [ "$seconds" -le 0 ] && { echo "the time is over"; return 124; }
     timeout --kill-after=10 "$seconds" "$@"
 }
 
-# check NAME SECONDS COMMAND…: a row of the table of tests; what a failure printed is kept at the end of the report.
+# check NAME SECONDS JOBS PROGRAM FILTER: every test of a program whose name FILTER (of grep -E) finds, so many at a time, each a
+# process of its own, as a device that has failed is lost for the process. A row of the table of tests; what a failure printed is kept at
+# the end of the report.
 check() {
-    local name=$1 seconds=$2 before=$SECONDS
-    shift 2
-    if limit "$seconds" "$@" >"$work/log" 2>&1; then
-        # A program that finds no test of a name ends well, too.
-        local passed
-        passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$work/log" | tail -n 1)
-        if [ "${passed:-0}" = 0 ]; then
-            say "| $name | **nothing ran** | $((SECONDS - before)) |"
-            failed=1
-        else
-            say "| $name | $passed passed | $((SECONDS - before)) |"
-        fi
+    local name=$1 seconds=$2 jobs=$3 program=$4 filter=$5 before=$SECONDS logs
+    logs=$(mktemp -d -p "$work")
+    # shellcheck disable=SC2016
+    "$program" --list 2>/dev/null | sed -n 's/: test$//p' | grep -v child_ | grep -E "$filter" |
+        limit "$seconds" xargs -P "$jobs" -I{} bash -c '
+            "$0" --exact "$1" --include-ignored --test-threads=1 >"$2/$1" 2>&1 && grep -q "ok. 1 passed" "$2/$1" && mv "$2/$1" "$2/$1.ok"
+            :' "$program" {} "$logs"
+    local status=$? passed bad
+    passed=$(find "$logs" -name '*.ok' | wc -l)
+    bad=$(find "$logs" -type f -not -name '*.ok' | sort)
+    if [ $status = 0 ] && [ -z "$bad" ] && [ "$passed" -gt 0 ]; then
+        say "| $name | $passed passed | $((SECONDS - before)) |"
     else
-        say "| $name | **failed** ($?) | $((SECONDS - before)) |"
+        # A program that finds no test of a name, or was stopped, has failed, too.
+        say "| $name | $passed passed, **$(printf '%s' "$bad" | grep -c .) failed** | $((SECONDS - before)) |"
         failed=1
-        { printf '\n### %s\n\n```text\n' "$name"; tail -n 60 "$work/log"; printf '```\n'; } >>"$work/failures"
+        local file
+        for file in $bad; do
+            { printf '\n### %s\n\n```text\n' "$(basename "$file")"; tail -n 60 "$file"; printf '```\n'; } >>"$work/failures"
+        done
     fi
 }
 
@@ -86,23 +92,27 @@ say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,nohe
 say ""
 say "| tests | result | seconds |"
 say "|---|---|---|"
-cuda=("$here/cuda" --test-threads=1 --nocapture)
-check "without what is missing" 60 "$here/cuda" --test-threads=1
-for name in custom_vjp::gradients_are_those_of_the_host custom_vjp::nothing_stays_in_the_graph collectives::one_rank; do
-    check "$name" 180 "${cuda[@]}" --ignored --exact "$name"
-done
-# Everything else that only a GPU can show, by its own list, so that a new test is not forgotten here.
-for name in $("$here/cuda" --ignored --list 2>/dev/null | sed -n 's/: test$//p' | grep -v 'child_\|custom_vjp::\|collectives::one_rank$'); do
-    check "$name" 180 "${cuda[@]}" --ignored --exact "$name"
-done
+check "without what is missing" 60 1 "$here/cuda" '^absence::'
+# Two ranks on one GPU in one process need NCCL 2.30.
+library=${EPL_NCCL_LIBRARY:-$(ldconfig -p | sed -n 's/.*libnccl\.so\.2 .*=> //p' | head -n 1)}
+version=$(python3 -c 'import ctypes, sys; n = ctypes.c_int(); ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(n)); print(n.value)' "$library" 2>/dev/null)
+shared='two_ranks_on_one_gpu|a_rank_that_fails_releases_the_other'
+if [ "${version:-0}" -lt 23000 ]; then
+    say "| two ranks on one GPU, in one process | not run: needs NCCL 2.30, this is ${version:-not found} | 0 |"
+else
+    check "two ranks on one GPU, in one process" 180 1 "$here/cuda" "$shared"
+    shared='^$'
+fi
+own=$("$here/cuda" --list 2>/dev/null | sed -n 's/: test$//p' | grep -E '^(collectives|custom_vjp|processes|streams)::' | grep -Ev "child_|$shared" | paste -sd '|')
+# One at a time: some look at the device's free memory, and two processes of one share its time already.
+check "collectives, streams, processes, gradients on the device" 400 1 "$here/cuda" "^($own)\$"
 export BURN_DEVICE=cuda
-check "parity in f32, ranks through the host" 300 "$here/layouts" f32::layouts:: --test-threads=1
+# In f64: products of f32 are computed in TF32, whose rounding passes the bound.
+check "parity of layouts in f64, ranks through the host" 300 8 "$here/layouts" '^f64::layouts::'
 
 say ""
 say "| program | result | device memory |"
 say "|---|---|---|"
-measure "$here/moe_t5" --data 1 --expert 1 --steps 300 --out "$work/f32"
-measure "$here/moe_t5" --data 1 --expert 1 --steps 300 --set amp.level=O1 --set amp.dtype=bf16 --out "$work/bf16"
 large=(--d-model 1024 --d-kv 64 --heads 16 --d-ff 4096 --layers 8 --experts 8 --vocab 32000 --batch 32 --seq 256 --steps 20)
 small=(--steps 20)
 for sizes in small large; do
@@ -128,6 +138,8 @@ for sizes in small large; do
         fi
     done
 done
+measure "$here/moe_t5" --data 1 --expert 1 --steps 300 --out "$work/f32"
+measure "$here/moe_t5" --data 1 --expert 1 --steps 300 --set amp.level=O1 --set amp.dtype=bf16 --out "$work/bf16"
 
 if [ -s "$work/failures" ]; then
     say ""

@@ -77,6 +77,7 @@ mod placement;
 mod host;
 pub mod random;
 mod draws;
+mod over_rows;
 mod of_epl;
 pub mod global;
 pub mod activation;

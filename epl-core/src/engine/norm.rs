@@ -54,7 +54,7 @@ impl FromIterator<Tensor<1>> for Squares {
                         _ => tensor.into_data().iter::<f64>().map(|x| x * x).sum(),
                     }
                 }
-                Err(_) => squares.on_device.push((tensor.clone() * tensor).sum()),
+                Err(_) => squares.on_device.push(squares_on_device(tensor)),
             }
         }
         squares
@@ -64,6 +64,19 @@ impl FromIterator<Tensor<1>> for Squares {
 /// The factor that brings `norm` down to `limit`, as PyTorch's `clip_grad_norm_` defines it; 1 when it is below.
 pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
     (limit / (norm + 1e-6)).min(1.0)
+}
+
+/// Elements that are added one after the other.
+const ROW: usize = 1024;
+
+/// Of rows first: the sum of all elements at once keeps only a part of a device busy.
+fn squares_on_device(tensor: Tensor<1>) -> Tensor<1> {
+    let elements = tensor.dims()[0];
+    let squares = tensor.clone() * tensor;
+    match elements.is_multiple_of(ROW) && elements > ROW * ROW {
+        true => squares.reshape([elements / ROW, ROW]).sum_dim(1).sum(),
+        false => squares.sum(),
+    }
 }
 
 /// A gradient is a view of its bucket's buffer, which is not copied.
@@ -82,6 +95,15 @@ mod tests {
         let expected: f64 = values[5..].iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
         let tensor = Tensor::<1>::from_floats(values.as_slice(), &Device::flex()).slice([5..100_003]);
         assert_eq!(Squares::from_iter([tensor]).known, expected);
+    }
+
+    #[test]
+    fn a_device_sums_rows_first() {
+        for elements in [0, 3, ROW * ROW, ROW * (ROW + 1), ROW * (ROW + 1) + 1] {
+            let tensor = Tensor::<1>::ones([elements], &Device::flex()) * 2.0;
+            let sum: f32 = squares_on_device(tensor).into_scalar();
+            assert!((f64::from(sum) - 4.0 * elements as f64).abs() <= 4.0, "{elements}: {sum}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! - `epl`: what a rank knows, and how it builds models.
 //! - `elsewhere`: the same rank in another layout, or in a world that is only thought of.
-//! - `device`: which device each rank of a worker drives.
+//! - `device`: which device each rank of a worker drives; `fusion`: what Burn may fuse there.
 //! - `allocator`: memory that is freed stays with the process.
 //! - `joined`: which workers there are, and over what their ranks communicate.
 //! - `ranks`: those of this process, over what carries them; `nccl`: ranks with a GPU each.
@@ -12,6 +12,7 @@ mod epl;
 mod elsewhere;
 mod allocator;
 mod device;
+mod fusion;
 mod joined;
 #[cfg(feature = "cuda")]
 mod nccl;

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn both_paths_agree_and_turning_back_undoes_it() {
         for (dtype, limit) in [(DType::F32, 1e-5), (DType::F64, 1e-6)] {
-            let device = Device::flex();
+            let device = Device::default();
             for shape in [[2, 7, 3, 6], [1, 300, 2, 64], [0, 3, 1, 2], [2, 0, 1, 2]] {
                 let x = Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), (&device, dtype));
                 let angles = Rotary::new(&RotaryConfig::new(), shape[3], "layer").angles(3, shape[1], &device);
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn the_angles_of_a_position_do_not_depend_on_how_many_there_are() {
         let rotary = Rotary::new(&RotaryConfig::new(), 6, "layer");
-        let at = |start, positions| rotary.angles(start, positions, &Device::flex());
+        let at = |start, positions| rotary.angles(start, positions, &Device::default());
         let whole = at(0, 40);
         for (start, positions) in [(0, 1), (3, 5), (17, 20)] {
             let part = at(start, positions);
@@ -262,7 +262,7 @@ mod tests {
     /// A query and a key further along keep their product.
     #[test]
     fn a_product_depends_on_the_distance_alone() {
-        let device = Device::flex();
+        let device = Device::default();
         let draw = || Tensor::<4>::random([1, 1, 1, 16], Distribution::Normal(0.0, 1.0), (&device, DType::F64));
         let (query, key, rotary) = (draw(), draw(), Rotary::new(&RotaryConfig::new(), 16, "layer"));
         let at = |x: &Tensor<4>, position| rotary.angles(position, 1, &device).turn(x.clone());

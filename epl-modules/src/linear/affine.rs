@@ -8,6 +8,7 @@ use epl_core::model::precision::{cast, widen};
 
 use crate::host::product::{Multiply, Product, product};
 use crate::host::{self, ProductType, Real, View, column_sums, product_type};
+use crate::over_rows::plus_bias;
 
 /// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
 #[derive(Clone, Debug)]
@@ -75,6 +76,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
         None => x.matmul(weight.row_major()),
     };
     let y = match after {
+        Some(bias) if kind.is_none() && bias.dtype() == dtype => plus_bias(y, bias),
         Some(bias) => add_bias(y, bias.unsqueeze()),
         None => y,
     };

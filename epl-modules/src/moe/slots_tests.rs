@@ -68,7 +68,7 @@ fn probabilities(tokens: usize, experts: usize, seed: usize) -> Vec<f64> {
 
 #[test]
 fn a_device_decides_as_the_host_does() {
-    let device = Device::flex();
+    let device = Device::default();
     let capacities = [
         Capacity::Fixed(1),
         Capacity::Fixed(3),
@@ -127,7 +127,7 @@ fn through(
 
 #[test]
 fn rows_and_their_gradients_are_those_of_the_lists() {
-    let device = Device::flex().autodiff();
+    let (host, device) = (Device::flex().autodiff(), Device::default().autodiff());
     for (seed, (gate, capacity, experts)) in [
         (Gate::Switch, Capacity::Fixed(2), 3),
         (Gate::Top2, Capacity::Fixed(2), 3),
@@ -149,31 +149,33 @@ fn rows_and_their_gradients_are_those_of_the_lists() {
         }
         let routing = route(&numbers, &mask, &rules);
         assert_eq!(routing.assignments.iter().any(|one| one.partner.is_some()), gate == Gate::Top2 && experts > 2);
-        let options = (&device, DType::F64);
-        let probabilities = Tensor::<2>::from_data(TensorData::new(numbers, [tokens, experts]), options);
         let x: Vec<f64> = (0..tokens * 3).map(|index| value(index + 1000)).collect();
-        let x = Tensor::<2>::from_data(TensorData::new(x, [tokens, 3]), options);
-        let host = through(&x, &probabilities, |x, probabilities| {
+        let (numbers, x) = (TensorData::new(numbers, [tokens, experts]), TensorData::new(x, [tokens, 3]));
+        let on =
+            |device: &Device| [&x, &numbers].map(|data| Tensor::<2>::from_data(data.clone(), (device, DType::F64)));
+        let [of_host, probabilities] = on(&host);
+        let expected = through(&of_host, &probabilities, |x, probabilities| {
             let routed = Routed { log_sum: probabilities.clone(), probabilities };
             let weights = listed::weights(&routed, &routing, gate.choices());
             listed::combine(listed::rows_of(x, &routing) * 2.0, weights, &routing)
         });
+        let [x, probabilities] = on(&device);
         let (decided, _) = Slots::new(probabilities.clone().inner(), mask, &rules);
         for slots in [decided, Slots::listed(&routing, gate.choices(), &probabilities)] {
             let there =
                 through(&x, &probabilities, |x, probabilities| slots.combine(slots.rows_of(x) * 2.0, probabilities));
-            for (ours, exact) in there.iter().flatten().zip(host.iter().flatten()) {
+            for (ours, exact) in there.iter().flatten().zip(expected.iter().flatten()) {
                 assert!((ours - exact).abs() < 1e-12 * (1.0 + exact.abs()), "{gate:?}, {capacity:?}: {ours} {exact}");
             }
-            assert_eq!(there.map(|values| values.len()), host.clone().map(|values| values.len()));
+            assert_eq!(there.map(|values| values.len()), expected.clone().map(|values| values.len()));
         }
     }
 }
 
 #[test]
 fn in_16_bits_rows_stay_so_and_gradients_are_rounded_once() {
-    let x = Tensor::<2>::ones([4, 1], (&Device::flex().autodiff(), DType::BF16)).require_grad();
-    let index = |values: Vec<usize>| numbers(values, &Device::flex());
+    let x = Tensor::<2>::ones([4, 1], (&Device::default().autodiff(), DType::BF16)).require_grad();
+    let index = |values: Vec<usize>| numbers(values, &Device::default());
     // Row 0 is taken twice; the third row of the result is empty.
     let y = moved(x.clone(), index(vec![0, 0, 4]), vec![index(vec![0, 3, 3, 3]), index(vec![1, 3, 3, 3])]);
     assert_eq!(

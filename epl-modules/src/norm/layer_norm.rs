@@ -11,6 +11,7 @@ use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_epsilon, check_last_dim};
+use crate::over_rows::sum_over_rows;
 use crate::placement::REPLICATED;
 
 /// Configuration to create a [`LayerNorm`] layer using the [init function](LayerNormConfig::init).
@@ -259,7 +260,7 @@ fn normalise_tensors<const D: usize>(
 fn denormalise_tensors<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> Grads<D> {
     let (Saved { normal, inverse, gamma }, d) = (saved, grad.dims()[D - 1]);
     let rows = grad.shape().num_elements() / d;
-    let over_rows = |x: Tensor<D>| x.reshape([rows, d]).sum_dim(0).reshape([d]);
+    let over_rows = |x: Tensor<D>| sum_over_rows(x.reshape([rows, d]));
     let (grad_gamma, grad_beta) = (over_rows(grad.clone() * normal.clone()), over_rows(grad.clone()));
     let h = grad * gamma.unsqueeze();
     let along = (h.clone() * normal.clone()).mean_dim(D - 1);

@@ -11,6 +11,7 @@ use multiversion::multiversion;
 
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_epsilon, check_last_dim};
+use crate::over_rows::sum_over_rows;
 use crate::placement::REPLICATED;
 
 /// Configuration to create an [`RmsNorm`] layer using the [init function](RmsNormConfig::init).
@@ -208,7 +209,7 @@ fn backward_tensors<const D: usize>(saved: Saved<D>, grad: Tensor<D>) -> (Tensor
     let (Saved { x, gamma, inverse }, d) = (saved, grad.dims()[D - 1]);
     let x = x * inverse.clone();
     let rows = grad.shape().num_elements() / d;
-    let grad_gamma = (grad.clone() * x.clone()).reshape([rows, d]).sum_dim(0).reshape([d]);
+    let grad_gamma = sum_over_rows((grad.clone() * x.clone()).reshape([rows, d]));
     let h = grad * gamma.unsqueeze();
     let along = (h.clone() * x.clone()).mean_dim(D - 1);
     ((h - x * along) * inverse, grad_gamma)
