@@ -90,16 +90,11 @@ fn child_in_place() {
     of_two().run(|group| [true, false].into_iter().try_for_each(|started| in_place(&group, started))).unwrap();
 }
 
-/// By then the sides of products have passed a power of two, from which others of their kernels are used.
-const WARM_UP: usize = 17;
-
-/// Two stages that send each other large tensors while memory grows and, in their warm-up, kernels are loaded.
+/// Two stages that send each other large tensors while memory grows and kernels are loaded, for which they stay in their warm-up:
+/// some are for shapes that come late, here at a side of 133.
 fn large_carries(group: &ProcessGroup) -> Result<()> {
     let (device, other) = (Device::cuda(0), 1 - group.rank());
     for step in 0..20 {
-        if step == WARM_UP {
-            group.warmed_up();
-        }
         let mut sent = Vec::new();
         for micro_batch in 0..4 {
             let len = (16 << 20) + (step * 4 + micro_batch) * 4096;
