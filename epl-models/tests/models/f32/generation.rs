@@ -10,7 +10,7 @@ use epl_core::{Epl, Plan, Result, launch};
 use epl_models::decoder::{self, Decoder, DecoderConfig};
 use epl_models::generation::{GenerationConfig, Generative, generate, generate_told};
 use epl_models::t5::{self, T5};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// What is stored with the model.
 struct Stored {
@@ -131,6 +131,19 @@ fn settings_differ_in_what_they_write() {
         assert!(written("temperature").len() > 3, "{kind}");
         assert!(written("no_repeat_ngram").iter().all(|written| written != greedy), "{kind}");
     }
+    // What beams find differs where a model is unsure of lengths: the T5, and of length penalties the Llama.
+    let of = |stored: &Stored, settings: Value| {
+        let has = |(known, _): &&(Map<String, Value>, Vec<Vec<i64>>)| settings.as_object() == Some(known);
+        stored.entries.iter().find(has).map(|(_, written)| written.clone()).unwrap()
+    };
+    let longer = json!({ "beams": 3, "length_penalty": 4.0 });
+    for kind in ["t5", "llama"] {
+        let stored = stored(kind);
+        assert_ne!(of(&stored, longer.clone()), of(&stored, json!({ "beams": 4, "length_penalty": 0.0 })), "{kind}");
+    }
+    let (stored, mut early) = (stored("t5"), longer.clone());
+    early["early_stopping"] = true.into();
+    assert_ne!(of(&stored, longer), of(&stored, early));
 }
 
 #[test]
