@@ -5,6 +5,9 @@ use epl_core::{Error, Result};
 
 /// How tokens are chosen: greedily, drawn by chance, or by a beam search.
 ///
+/// What a folder of Hugging Face recommends in `generation_config.json` is not read, but for the tokens that end a text, which are the
+/// model's ([`Folder::end_tokens`](crate::huggingface::Folder::end_tokens)): what is not said here has the defaults below.
+///
 /// ```
 /// use epl_models::generation::GenerationConfig;
 ///
