@@ -16,7 +16,7 @@ use std::time::Instant;
 use burn::optim::SgdConfig;
 use clap::Parser;
 use epl::models::decoder::{self, Architecture, DecoderConfig};
-use epl::models::generation::{GenerationConfig, Generative, generate_told};
+use epl::models::generation::{GenerationConfig, Generative, check, generate_told};
 use epl::models::huggingface::Folder;
 use epl::models::t5::{self, T5Config};
 use epl::prelude::*;
@@ -180,6 +180,15 @@ impl Task {
         let prompts = words.prompts(args)?;
         Ok(Self { words, prompts, generation })
     }
+
+    /// Checks prompts and settings for a model of this shape.
+    fn check(&self, shape: &Shape) -> epl::Result<()> {
+        let limits = match shape {
+            Shape::T5(config) => (config.vocab, None),
+            Shape::Decoder(config) => (config.vocab, Some(config.positions)),
+        };
+        check(&self.prompts, &self.generation, limits)
+    }
 }
 
 /// Writes behind the prompts; one alone is printed while it is written.
@@ -250,6 +259,7 @@ fn main() -> ExitCode {
         let task = Task::new(&args)?;
         let folder = Folder::open(&args.folder)?;
         let shape = Shape::of(&folder)?;
+        task.check(&shape)?;
         let config = Config::new()
             .with("dist.tensor_parallel_size", args.tensor)?
             .with("auto.auto_parallel", true)?

@@ -414,7 +414,7 @@ fn generation_says_what_is_wrong_before_it_loads() {
     };
     let say = |arguments: &[&str]| run(example("generate").arg(&folder).args(arguments));
     config("llama-reversed");
-    let ids = ["--ids", "11,25"];
+    let ids = ["--ids", "11,25", "--longest", "8"];
     assert_error(&say(&[&ids[..], &["--top-k", "3"]].concat()), 1, &["`top_k` has no effect without `sample`"]);
     assert_error(&say(&[&ids[..], &["--sample", "--temperature", "1e-39"]].concat()), 1, &["1.2e-38 to 3.4e38"]);
     for wrong in ["", "1,,2", "1,x"] {
@@ -422,6 +422,8 @@ fn generation_says_what_is_wrong_before_it_loads() {
         assert_error(&say(&["--ids", wrong]), 1, &[&expected]);
     }
     assert_error(&say(&["--prompt", "Once"]), 1, &["tokenizer.json"]);
+    assert_error(&say(&["--ids", "11,40"]), 1, &["prompt 0 has token 40; the tokens are 0 to 39"]);
+    assert_error(&say(&["--ids", "11,25", "--longest", "64"]), 1, &["has 2 tokens, and 64 may", "at most 63"]);
     assert_error(&say(&ids), 1, &["do not fit the model", "missing: "]);
     config("switch");
     assert_error(&say(&ids), 1, &["do not fit the model", "missing: "]);

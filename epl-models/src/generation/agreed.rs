@@ -8,6 +8,23 @@ use epl_core::{Axis, Context, Error, Result};
 use super::config::GenerationConfig;
 use crate::rows::is_token;
 
+/// Checks prompts and settings for a model of so many tokens, with its [`longest_text`](super::Generative::longest_text): what
+/// [`generate`](super::generate) checks first, for who wants to know before weights are read. Not collective.
+///
+/// # Errors
+///
+/// The first thing that cannot be, with the remedy.
+pub fn check(
+    prompts: &[Vec<i64>],
+    config: &GenerationConfig,
+    (vocabulary, longest): (usize, Option<usize>),
+) -> Result<()> {
+    config.validate()?;
+    let too_long = || longest.and_then(|longest| too_long(prompts, config.longest, longest));
+    let fault = unknown_stop(&config.stop, vocabulary).or_else(|| fault(prompts, vocabulary)).or_else(too_long);
+    fault.map_or(Ok(()), |fault| Err(Error::invalid(fault)))
+}
+
 /// Compares what ranks are asked for: the number of this rank's first prompt over all replicas. Collective.
 pub(super) fn agree(
     context: &Context,
@@ -17,10 +34,8 @@ pub(super) fn agree(
     let world = context.world();
     let others = [context.tensor(), context.axis(Axis::Pipeline)].map(|group| other_prompts(group, prompts));
     let [in_slices, in_stages] = others;
-    let own = config.validate().err().map(|error| error.to_string());
-    let own = own.or_else(|| unknown_stop(&config.stop, vocabulary)).or_else(|| fault(prompts, vocabulary));
-    let too_long = || longest.and_then(|longest| too_long(prompts, config.longest, longest));
-    let fault = own.or_else(too_long).or(in_slices?).or(in_stages?);
+    let own = check(prompts, config, (vocabulary, longest)).err().map(|error| error.to_string());
+    let fault = own.or(in_slices?).or(in_stages?);
     let (longest, settings) = (config.longest as i64, hashed(&config.to_string()));
     let asked = world.all_gather_counts(&[i64::from(fault.is_some()), longest, settings])?;
     if let Some(other) = asked.iter().position(|asked| asked[0] != 0) {
