@@ -69,7 +69,8 @@ pub struct DecoderBatch {
 /// Where the new tokens of a step of generation stand.
 #[derive(Clone, Debug, Default)]
 pub struct DecoderStep {
-    /// Their positions, where these are learned; rotary ones are columns, padding included. Shape `[rows, length]`. Default: from 0
+    /// Their positions, where these are learned; rotary ones are columns, padding included. Shape `[rows, length]`. Default:
+    /// from 0
     pub positions: Option<Tensor<2, Int>>,
     /// True where a row is padding, of the tokens of earlier steps too. Shape `[rows, all columns]`. Default: nowhere
     pub padding: Option<Tensor<2, Bool>>,

@@ -5,8 +5,9 @@ use epl_core::{Error, Result};
 
 /// How tokens are chosen: greedily, drawn by chance, or by a beam search.
 ///
-/// What a folder of Hugging Face recommends in `generation_config.json` is not read, but for the tokens that end a text, which are the
-/// model's ([`Folder::end_tokens`](crate::huggingface::Folder::end_tokens)): what is not said here has the defaults below.
+/// What a folder of Hugging Face recommends in `generation_config.json` is not read, but for the tokens that end a text,
+/// which are the model's ([`Folder::end_tokens`](crate::huggingface::Folder::end_tokens)): what is not said here has the
+/// defaults below.
 ///
 /// ```
 /// use epl_models::generation::GenerationConfig;
@@ -47,8 +48,8 @@ pub struct GenerationConfig {
     /// Of what is drawn: only tokens at least this times as likely as the most likely one
     /// ([arXiv:2407.01082](https://arxiv.org/abs/2407.01082)). Default: all
     pub min_p: Option<f64>,
-    /// Where draws start: the same seed, prompts and settings draw by the same numbers in every layout, and write the same where
-    /// layouts do not round probabilities to two sides of one of them. Default: 0
+    /// Where draws start: the same seed, prompts and settings draw by the same numbers in every layout, and write the same
+    /// where layouts do not round probabilities to two sides of one of them. Default: 0
     #[config(default = 0)]
     pub seed: u64,
     /// Scores of tokens that are there already are divided by it, or multiplied, where they are below 0

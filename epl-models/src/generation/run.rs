@@ -26,8 +26,8 @@ pub trait Generative: Incremental + Sized {
     /// The tokens that end a text.
     fn ends(&self) -> Vec<i64>;
 
-    /// How many tokens of a prompt and of what is written behind it the model reads at most, which is all but what is written last;
-    /// none: any number.
+    /// How many tokens of a prompt and of what is written behind it the model reads at most, which is all but what is written
+    /// last; none: any number.
     fn longest_text(&self) -> Option<usize> {
         None
     }
@@ -66,10 +66,10 @@ pub trait PromptRows<B> {
 ///
 /// # Errors
 ///
-/// When a prompt has no token, a token of a prompt or of `stop` is not in the vocabulary, a prompt and what may be written behind it
-/// need more positions than the model has ([`Generative::longest_text`]), the settings contradict each other or are not the same on
-/// every rank, ranks of one replica have different prompts, stages have different widths, or a peer fails. All but the last two are
-/// found before the first step, on every rank.
+/// When a prompt has no token, a token of a prompt or of `stop` is not in the vocabulary, a prompt and what may be written
+/// behind it need more positions than the model has ([`Generative::longest_text`]), the settings contradict each other or are
+/// not the same on every rank, ranks of one replica have different prompts, stages have different widths, or a peer fails.
+/// All but the last two are found before the first step, on every rank.
 pub fn generate<M: Generative>(
     engine: &Engine<M>,
     prompts: &[Vec<i64>],

@@ -64,14 +64,14 @@ impl Folder {
         &self.config
     }
 
-    /// The tokens that end a text, which `eos_token_id` says as a number, a list, or null for none: that of `generation_config.json`,
-    /// where that file is there and has the key, as it may name more of them than `config.json`; else that of `config.json`; and
-    /// `default` where neither has it.
+    /// The tokens that end a text, which `eos_token_id` says as a number, a list, or null for none: that of
+    /// `generation_config.json`, where that file is there and has the key, as it may name more of them than `config.json`;
+    /// else that of `config.json`; and `default` where neither has it.
     ///
-    /// Nothing else of `generation_config.json` is read: how tokens are chosen (`do_sample`, `temperature`, `top_k`, `max_length` and
-    /// the like) is said by a [`GenerationConfig`](crate::generation::GenerationConfig) alone, and `pad_token_id`, `bos_token_id` and
-    /// `decoder_start_token_id` are those of `config.json`. Of a `generation_config.json` without the key, `transformers` takes that
-    /// nothing ends a text.
+    /// Nothing else of `generation_config.json` is read: how tokens are chosen (`do_sample`, `temperature`, `top_k`,
+    /// `max_length` and the like) is said by a [`GenerationConfig`](crate::generation::GenerationConfig) alone, and
+    /// `pad_token_id`, `bos_token_id` and `decoder_start_token_id` are those of `config.json`. Of a `generation_config.json`
+    /// without the key, `transformers` takes that nothing ends a text.
     ///
     /// # Errors
     ///

@@ -36,9 +36,10 @@ impl T5Config {
     /// The keys of a `config.json`: what [`from_huggingface`](Self::from_huggingface) reads.
     ///
     /// Left out is what only training reads and `transformers` has not: `label_smoothing`, and in a model without experts
-    /// nothing else; and of a model with [`ends`](Self::ends) of their own `eos`, as the key that both have says what ends a text. An untied head that is not scaled, as in T5 1.1, is written as `tie_word_embeddings: false`, which
-    /// all versions of `transformers` understand; a tied head that is not scaled, and an untied one that is, only those
-    /// do that have `scale_decoder_outputs` (5.0 and newer).
+    /// nothing else; and of a model with [`ends`](Self::ends) of their own `eos`, as the key that both have says what ends a
+    /// text. An untied head that is not scaled, as in T5 1.1, is written as `tie_word_embeddings: false`, which all versions
+    /// of `transformers` understand; a tied head that is not scaled, and an untied one that is, only those do that have
+    /// `scale_decoder_outputs` (5.0 and newer).
     ///
     /// # Errors
     ///

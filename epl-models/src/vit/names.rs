@@ -8,8 +8,8 @@ const CLASS_TOKEN: &str = "embeddings.cls_token";
 /// The class layer, ours and theirs.
 const CLASS_LAYER: (&str, &str) = ("class_layer", "classifier");
 
-/// The names of `ViTForImageClassification`, and of the `ViTModel` that it starts from: a class layer that the folder lacks keeps its
-/// first values.
+/// The names of `ViTForImageClassification`, and of the `ViTModel` that it starts from: a class layer that the folder lacks
+/// keeps its first values.
 #[derive(Clone, Debug)]
 pub struct ViTNames {
     /// `vit.`, or nothing where the encoder was saved alone.

@@ -1,4 +1,5 @@
-//! Which tokens end a text, by the files of a folder, is what `transformers` takes; likewise what else it takes where a file is silent.
+//! Which tokens end a text, by the files of a folder, is what `transformers` takes; likewise what else it takes where a file
+//! is silent.
 
 use std::fs;
 use std::path::Path;
