@@ -1,4 +1,4 @@
-//! Writes text with a model from a folder of Hugging Face: a GPT-2, Llama, Qwen3, or T5.
+//! Writes text with a model from a folder of Hugging Face: a GPT-2, Llama, Qwen3, T5, or Switch Transformer.
 //!
 //! ```text
 //! cargo run --release --example generate -- FOLDER --prompt "Once upon a time" --longest 40
@@ -15,9 +15,10 @@ use std::time::Instant;
 
 use burn::optim::SgdConfig;
 use clap::Parser;
-use epl::models::generation::{GenerationConfig, Generative, generate_told};
+use epl::models::decoder::{self, Architecture, DecoderConfig};
+use epl::models::generation::{GenerationConfig, Generative, check, generate_told};
 use epl::models::huggingface::Folder;
-use epl::models::{decoder, t5};
+use epl::models::t5::{self, T5Config};
 use epl::prelude::*;
 use tokenizers::Tokenizer;
 
@@ -106,8 +107,15 @@ impl Words {
 
     fn prompts(&self, args: &Args) -> epl::Result<Vec<Vec<i64>>> {
         let Some(tokenizer) = &self.0 else {
-            let token = |token: &str| token.trim().parse().map_err(|error| invalid(token, &error));
-            return args.ids.iter().map(|ids| ids.split(',').map(token).collect()).collect();
+            let prompt = |ids: &String| -> epl::Result<Vec<i64>> {
+                let tokens: Option<Vec<i64>> = ids.split(',').map(|token| token.trim().parse().ok()).collect();
+                tokens.ok_or_else(|| {
+                    Error::invalid(format!(
+                        "--ids {ids:?}: give numbers of tokens with commas between, such as 11,25,36,1"
+                    ))
+                })
+            };
+            return args.ids.iter().map(prompt).collect();
         };
         let encode = |text: &String| {
             let encoding = tokenizer.encode(text.as_str(), true).map_err(|error| invalid(text, &error))?;
@@ -129,29 +137,73 @@ fn invalid(what: impl AsRef<Path>, error: &dyn std::fmt::Display) -> Error {
     Error::invalid(format!("{}: {error}", what.as_ref().display()))
 }
 
+/// A text that is printed while it is written.
+#[derive(Default)]
+struct Shown {
+    tokens: Vec<i64>,
+    text: String,
+}
+
+impl Shown {
+    /// Prints what a token adds, unless it becomes text with the next one only.
+    fn add(&mut self, words: &Words, token: i64) {
+        self.tokens.push(token);
+        if let Ok(whole) = words.text(&self.tokens)
+            && let Some(more) = whole.strip_prefix(&self.text).filter(|more| !more.ends_with('\u{fffd}'))
+        {
+            print!("{more}");
+            let _ = std::io::stdout().flush();
+            self.text = whole;
+        }
+    }
+
+    /// Prints what was held back.
+    fn end(self, words: &Words) -> epl::Result<()> {
+        let whole = words.text(&self.tokens)?;
+        println!("{}", whole.strip_prefix(&self.text).unwrap_or_default());
+        Ok(())
+    }
+}
+
+/// What is to be written, as far as it can be checked before weights are loaded.
+struct Task {
+    words: Words,
+    prompts: Vec<Vec<i64>>,
+    generation: GenerationConfig,
+}
+
+impl Task {
+    fn new(args: &Args) -> epl::Result<Self> {
+        let generation = args.generation();
+        generation.validate()?;
+        let words = Words::open(args)?;
+        let prompts = words.prompts(args)?;
+        Ok(Self { words, prompts, generation })
+    }
+
+    /// Checks prompts and settings for a model of this shape.
+    fn check(&self, shape: &Shape) -> epl::Result<()> {
+        let limits = match shape {
+            Shape::T5(config) => (config.vocab, None),
+            Shape::Decoder(config) => (config.vocab, Some(config.positions)),
+        };
+        check(&self.prompts, &self.generation, limits)
+    }
+}
+
 /// Writes behind the prompts; one alone is printed while it is written.
-fn write<M: Generative>(engine: &Engine<M>, args: &Args) -> epl::Result<()> {
-    let (words, is_first) = (Words::open(args)?, engine.context().world().rank() == 0);
-    let prompts = words.prompts(args)?;
-    let (begin, mut count, mut shown) = (Instant::now(), 0, (Vec::new(), String::new()));
-    let written = generate_told(engine, &prompts, &args.generation(), |_, token| {
+fn write<M: Generative>(engine: &Engine<M>, task: &Task) -> epl::Result<()> {
+    let (Task { words, prompts, generation }, is_first) = (task, engine.context().world().rank() == 0);
+    let (begin, mut count, mut shown) = (Instant::now(), 0, Shown::default());
+    let written = generate_told(engine, prompts, generation, |_, token| {
         count += 1;
         if is_first && prompts.len() == 1 {
-            shown.0.push(token);
-            // A piece may become text with the next one only.
-            if let Some((whole, more)) = words.text(&shown.0).ok().and_then(|whole| {
-                let more = whole.strip_prefix(&shown.1)?.to_string();
-                (!more.ends_with('\u{fffd}')).then_some((whole, more))
-            }) {
-                print!("{more}");
-                let _ = std::io::stdout().flush();
-                shown.1 = whole;
-            }
+            shown.add(words, token);
         }
     })?;
     if is_first {
         if prompts.len() == 1 {
-            println!();
+            shown.end(words)?;
         } else {
             for (number, tokens) in written.iter().enumerate() {
                 println!("{}: {}", number + 1, words.text(tokens)?);
@@ -163,30 +215,57 @@ fn write<M: Generative>(engine: &Engine<M>, args: &Args) -> epl::Result<()> {
     Ok(())
 }
 
-fn rank(epl: &Epl, folder: &Folder, args: &Args) -> epl::Result<()> {
-    let settings = EngineSettings::from_config(epl.config());
-    if folder.model_type().map_err(|error| Error::invalid(error.to_string()))? == "t5" {
-        let (weights, config) = t5::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
-        let built = epl.build(|at| config.init(at))?;
-        let built = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), &weights)?))?;
-        return write(&Engine::new(built, &SgdConfig::new(), settings)?, args);
+/// The shape of the folder's model.
+enum Shape {
+    T5(T5Config),
+    Decoder(DecoderConfig),
+}
+
+impl Shape {
+    fn of(folder: &Folder) -> epl::Result<Self> {
+        Ok(match folder.model_type()? {
+            "t5" | "switch_transformers" => Self::T5(T5Config::from_huggingface(folder)?),
+            known if Architecture::named(known).is_some() => Self::Decoder(DecoderConfig::from_huggingface(folder)?),
+            other => {
+                return Err(Error::invalid(format!(
+                    "{} is a `{other}`, which does not write text here; supported are gpt2, llama, qwen3, t5 and \
+                     switch_transformers",
+                    folder.path().display()
+                )));
+            }
+        })
     }
-    let (weights, config) = decoder::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
-    let built = epl.build(|at| config.init(at))?;
-    let built = built.try_map(|model, plan| Ok(decoder::load(model, plan.records(), &weights)?))?;
-    write(&Engine::new(built, &SgdConfig::new(), settings)?, args)
+}
+
+fn rank(epl: &Epl, (folder, shape): (&Folder, &Shape), task: &Task) -> epl::Result<()> {
+    let (settings, optimizer) = (EngineSettings::from_config(epl.config()), SgdConfig::new());
+    match shape {
+        Shape::T5(config) => {
+            let built = epl.build(|at| config.init(at))?;
+            let built = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), folder)?))?;
+            write(&Engine::new(built, &optimizer, settings)?, task)
+        }
+        Shape::Decoder(config) => {
+            let built = epl.build(|at| config.init(at))?;
+            let built = built.try_map(|model, plan| Ok(decoder::load(model, plan.records(), folder)?))?;
+            write(&Engine::new(built, &optimizer, settings)?, task)
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let run = || -> epl::Result<()> {
-        let folder = Folder::open(&args.folder).map_err(|error| Error::invalid(error.to_string()))?;
+        let task = Task::new(&args)?;
+        let folder = Folder::open(&args.folder)?;
+        let shape = Shape::of(&folder)?;
+        task.check(&shape)?;
         let config = Config::new()
             .with("dist.tensor_parallel_size", args.tensor)?
             .with("auto.auto_parallel", true)?
             .with("pipeline.num_stages", args.stages)?;
         config.validate()?;
-        epl::launch(&config, |epl| rank(&epl, &folder, &args)).map(drop)
+        epl::launch(&config, |epl| rank(&epl, (&folder, &shape), &task)).map(drop)
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@ so far that they are not sure of all, and what `transformers` generates with eac
 
     pip install torch transformers
     cargo test --workspace --lib -- --ignored write_the_numbers     # fixtures/transformers/draws.json, of this crate's generator
-    python tools/make_generation_fixture.py
+    python tools/make_generation_fixture.py            # --keep: with the models that are stored, which are not trained again
 
 Each entry of generation.json: the settings under the names of `GenerationConfig`, and for each prompt the tokens behind it (of T5
 behind the start token) and before the one that ends the text. What is drawn follows the numbers of draws.json: the first token up to
@@ -12,6 +12,7 @@ which the probabilities come to more than the number.
 
 import json
 import pathlib
+import sys
 
 import torch
 import transformers as tf
@@ -23,8 +24,8 @@ SETTINGS = [
     {},
     {"beams": 4},
     {"beams": 4, "length_penalty": 0.0},
-    {"beams": 3, "length_penalty": 2.5},
-    {"beams": 4, "early_stopping": True},
+    {"beams": 3, "length_penalty": 4.0},
+    {"beams": 3, "length_penalty": 4.0, "early_stopping": True},
     {"beams": 4, "no_repeat_ngram": 2, "repetition_penalty": 1.3},
     {"repetition_penalty": 1.7},
     {"no_repeat_ngram": 1},
@@ -114,9 +115,18 @@ def drawn(kind, model, prompt, setting, numbers):
     return written[0, begun:].tolist()
 
 
-def write(kind, draws):
-    model, folder = trained(kind), FIXTURES / f"{kind}-reversed"
-    model.save_pretrained(folder)
+def stored(kind):
+    auto = tf.AutoModelForSeq2SeqLM if kind == "t5" else tf.AutoModelForCausalLM
+    return auto.from_pretrained(FIXTURES / f"{kind}-reversed").eval()
+
+
+def write(kind, draws, keep):
+    folder = FIXTURES / f"{kind}-reversed"
+    model = stored(kind) if keep else trained(kind)
+    if not keep:
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink()
+        (folder / "model.safetensors").chmod(0o644)
     generator = torch.Generator().manual_seed(11)
     # Some that it has learned to write, and longer ones that it has not.
     prompts = [torch.randint(2, VOCAB, (length,), generator=generator).tolist() + [END] for length in (3, 8, 5, 11, 6)]
@@ -128,8 +138,6 @@ def write(kind, draws):
             else:
                 of = lambda row, prompt: searched(kind, model, prompt, setting)
             entries.append({"settings": setting, "written": [of(row, prompt) for row, prompt in enumerate(prompts)]})
-    (folder / "generation_config.json").unlink()
-    (folder / "model.safetensors").chmod(0o644)
     text = {"longest": LONGEST, "seed": draws["seed"], "prompts": prompts, "entries": entries}
     (folder / "generation.json").write_text(json.dumps(text, separators=(",", ":")) + "\n")
 
@@ -137,7 +145,7 @@ def write(kind, draws):
 def main():
     draws = json.loads((FIXTURES / "draws.json").read_text())
     for kind in MODELS:
-        write(kind, draws)
+        write(kind, draws, "--keep" in sys.argv[1:])
 
 
 if __name__ == "__main__":

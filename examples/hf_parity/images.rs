@@ -38,7 +38,7 @@ pub fn vit(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Erro
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         vit::export(&model, &trained.parameters, to)?;
     }
-    compared(folder, export, &computed, &ViTNames, vit::measured_beside)
+    compared(folder, export, &computed, &ViTNames::new(&weights), vit::measured_beside)
 }
 
 /// What the last stage has of the stored images.

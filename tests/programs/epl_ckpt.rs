@@ -8,6 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::store::{BurnpackStore, ModuleSnapshot, SafetensorsStore};
 use burn::tensor::{Device, Tensor};
+use epl::models::vit::{self, ViTConfig};
 use epl::tensors::{StoredParameters, WholeTensors};
 use epl::{Engine, MicroBatch, WithLoss, launch, testing};
 
@@ -137,6 +138,27 @@ fn parameters_are_exported_whole() {
     assert!(code == Some(2) && text.contains("--as"), "{code:?} {text}");
     let (code, text) = run(&["export", "--as", "t5"], &[&folder, &out.path().join("net")]);
     assert!(code == Some(2) && text.contains("--config"), "{code:?} {text}");
+}
+
+/// Of each model the configuration is that of its crate, and what comes out is what its reader reads.
+#[test]
+fn a_vit_is_exported_as_a_folder() {
+    let out = tempfile::tempdir().expect("a folder for a moment");
+    let [checkpoint, config, folder] = ["step-0", "config.json", "vit"].map(|name| out.path().join(name));
+    let shape = ViTConfig::new(3).with_image_size(8).with_patch_size(4).with_d_model(8).with_d_ff(8);
+    let shape = shape.with_heads(2).with_layers(1);
+    launch(&testing::config(1, 1, 1), |epl| {
+        Engine::build(&epl, |at| shape.init(at), &AdamWConfig::new())?.save(&checkpoint)
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    fs::write(&config, shape.to_string()).expect("the file can be written");
+    let arguments = ["export", "--as", "vit", "--config", config.to_str().expect("it is text")];
+    let (code, text) = run(&arguments, &[&checkpoint, &folder]);
+    assert!(code == Some(0) && text.contains("written"), "{code:?} {text}");
+    let (weights, found) = vit::open(&folder).expect("it is a ViT");
+    assert_eq!(found, shape);
+    let stored = StoredParameters::open(&checkpoint).expect("it is there");
+    assert_eq!(weights.read("vit.layernorm.weight").ok(), stored.read_whole("norm.gamma").ok());
 }
 
 #[test]

@@ -400,3 +400,35 @@ fn folders_of_hugging_face() {
     );
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{output:?}");
 }
+
+/// What can be wrong before a weight is read is said before: this folder has none that fit.
+#[test]
+fn generation_says_what_is_wrong_before_it_loads() {
+    let folder = folder("generation");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/transformers");
+    let header = b"{}";
+    let weights = [&(header.len() as u64).to_le_bytes()[..], header].concat();
+    fs::write(folder.join("model.safetensors"), weights).expect("a file can be written");
+    let config = |of: &str| {
+        fs::copy(fixture.join(of).join("config.json"), folder.join("config.json")).expect("the fixture is there");
+    };
+    let say = |arguments: &[&str]| run(example("generate").arg(&folder).args(arguments));
+    config("llama-reversed");
+    let ids = ["--ids", "11,25", "--longest", "8"];
+    assert_error(&say(&[&ids[..], &["--top-k", "3"]].concat()), 1, &["`top_k` has no effect without `sample`"]);
+    assert_error(&say(&[&ids[..], &["--sample", "--temperature", "1e-39"]].concat()), 1, &["1.2e-38 to 3.4e38"]);
+    for wrong in ["", "1,,2", "1,x"] {
+        let expected = format!("--ids {wrong:?}: give numbers of tokens with commas between, such as 11,25,36,1");
+        assert_error(&say(&["--ids", wrong]), 1, &[&expected]);
+    }
+    assert_error(&say(&["--prompt", "Once"]), 1, &["tokenizer.json"]);
+    assert_error(&say(&["--ids", "11,40"]), 1, &["prompt 0 has token 40; the tokens are 0 to 39"]);
+    assert_error(&say(&["--ids", "11,25", "--longest", "64"]), 1, &["has 2 tokens, and 64 may", "at most 63"]);
+    assert_error(&say(&ids), 1, &["do not fit the model", "missing: "]);
+    config("switch");
+    assert_error(&say(&ids), 1, &["do not fit the model", "missing: "]);
+    config("vit");
+    let expected =
+        "is a `vit`, which does not write text here; supported are gpt2, llama, qwen3, t5 and switch_transformers";
+    assert_error(&say(&ids), 1, &[expected]);
+}

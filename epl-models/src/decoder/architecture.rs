@@ -40,6 +40,15 @@ impl Architecture {
         }
     }
 
+    /// The tokens that end a text where a folder does not say.
+    pub fn ends(self) -> &'static [i64] {
+        match self {
+            Self::Gpt2 => &[50_256],
+            Self::Llama => &[2],
+            Self::Qwen3 => &[],
+        }
+    }
+
     /// The one of a `model_type`, if it is one of these.
     pub fn named(model_type: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|architecture| architecture.model_type() == model_type)

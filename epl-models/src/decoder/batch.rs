@@ -60,8 +60,6 @@ pub struct DecoderBatch {
     pub ids: Tensor<2, Int>,
     /// What each position is to write, [`IGNORED`] where nothing counts. Shape `[rows, length]`.
     pub targets: Tensor<2, Int>,
-    /// How many tokens each row has, on the host.
-    pub lengths: Vec<usize>,
     /// How many targets count.
     pub counted: usize,
     /// Where the rows stand, in a step of generation.
@@ -71,7 +69,8 @@ pub struct DecoderBatch {
 /// Where the new tokens of a step of generation stand.
 #[derive(Clone, Debug, Default)]
 pub struct DecoderStep {
-    /// Their positions. Shape `[rows, length]`. Default: from 0
+    /// Their positions, where these are learned; rotary ones are columns, padding included. Shape `[rows, length]`. Default:
+    /// from 0
     pub positions: Option<Tensor<2, Int>>,
     /// True where a row is padding, of the tokens of earlier steps too. Shape `[rows, all columns]`. Default: nowhere
     pub padding: Option<Tensor<2, Bool>>,
@@ -104,15 +103,13 @@ impl Batcher<DecoderItem, DecoderBatch> for DecoderBatcher {
                 unwind(Error::invalid(format!("row {row} of a batch has {fault}")));
             }
         }
-        let lengths: Vec<usize> = items.iter().map(|item| item.ids.len()).collect();
-        let width = lengths.iter().max().copied().unwrap_or(1);
+        let width = items.iter().map(|item| item.ids.len()).max().unwrap_or(1);
         let ids: Vec<&[i64]> = items.iter().map(|item| &*item.ids).collect();
         let targets: Vec<Vec<i64>> = items.iter().map(DecoderItem::targets).collect();
         DecoderBatch {
             ids: padded(&ids, self.config.pad.unwrap_or(0), width, device),
             counted: targets.iter().flatten().filter(|target| **target >= 0).count(),
             targets: padded(&targets, IGNORED, width, device),
-            lengths,
             step: None,
         }
     }
@@ -135,7 +132,7 @@ mod tests {
         assert_eq!(ints(batch.ids), [1, 2, 7, 7, 4, 5, 6, 9, 3, 7, 7, 7]);
         let none = IGNORED;
         assert_eq!(ints(batch.targets), [2, none, none, none, none, 6, 9, none, none, none, none, none]);
-        assert_eq!((batch.lengths, batch.counted), (vec![2, 4, 1], 3));
+        assert_eq!(batch.counted, 3);
     }
 
     #[test]

@@ -98,13 +98,6 @@ pub struct DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// The same model for another number of tokens.
-    #[must_use]
-    pub fn with_vocab(mut self, vocab: usize) -> Self {
-        self.vocab = vocab;
-        self
-    }
-
     /// Heads of keys and values.
     pub fn key_heads(&self) -> usize {
         self.kv_heads.unwrap_or(self.heads)

@@ -1,8 +1,10 @@
 //! What a decoder writes behind a prompt.
 //!
-//! Prompts of a batch are padded on their left, so that all end together and each step adds one column: no real token looks at padding.
-//! Rotary positions count padding too, which changes nothing, as what queries see of keys depends on how far these are before them.
-//! Learned positions are those of each row.
+//! Prompts of a batch are padded on their left, so that all end together and each step adds one column: no real token looks
+//! at padding. Rotary positions count padding too: what queries see of keys depends on how far these are before them, so that
+//! in exact arithmetic padding changes nothing. Angles are f32, and grow less exact with the position: at 8,000 columns of
+//! padding logits are off by up to 1e-3. Who needs a row's logits as they are without the others gives prompts of one length
+//! together. Learned positions are those of each row.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::Split;
@@ -131,7 +133,6 @@ impl PromptRows<DecoderBatch> for DecoderPrompts {
         DecoderBatch {
             targets: ids.full_like(super::IGNORED),
             ids,
-            lengths: self.prompts.iter().map(|prompt| if step == 0 { prompt.len() } else { 1 }).collect(),
             counted: 0,
             step: Some(DecoderStep { positions: Some(self.ints(positions)), padding }),
         }

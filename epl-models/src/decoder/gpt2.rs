@@ -37,7 +37,7 @@ pub(super) fn names(prefix: &str) -> NameTable {
     })
 }
 
-/// The shape.
+/// The shape; not the tokens that end a text, which another file may say.
 pub(super) fn read(json: &JsonConfig) -> Result<DecoderConfig> {
     for (key, known) in
         [("add_cross_attention", false), ("scale_attn_by_inverse_layer_idx", false), ("scale_attn_weights", true)]
@@ -61,8 +61,7 @@ pub(super) fn read(json: &JsonConfig) -> Result<DecoderConfig> {
         .with_dropout(json.number_or("resid_pdrop", 0.1)?)
         .with_attention_dropout(json.number_or("attn_pdrop", 0.1)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
-        .with_pad(json.token("pad_token_id")?)
-        .with_ends(json.tokens("eos_token_id")?))
+        .with_pad(json.token("pad_token_id")?))
 }
 
 /// The keys that [`read`] reads.

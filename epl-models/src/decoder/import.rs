@@ -13,7 +13,7 @@ use super::{gpt2, llama};
 use crate::huggingface::{self, Folder, Reference, Result};
 
 impl DecoderConfig {
-    /// The shape that a folder's `config.json` describes.
+    /// The shape that a folder's `config.json` describes; the tokens that end a text are [`Folder::end_tokens`].
     ///
     /// # Errors
     ///
@@ -21,10 +21,12 @@ impl DecoderConfig {
     /// [`Error::Config`](huggingface::Error::Config) for a value that this decoder has not.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
         let json = folder.config();
-        let config = match architecture(folder)? {
+        let architecture = architecture(folder)?;
+        let config = match architecture {
             Architecture::Gpt2 => gpt2::read(json)?,
             architecture => llama::read(json, architecture)?,
         };
+        let config = config.with_ends(folder.end_tokens(architecture.ends())?);
         let checked = config.validate();
         json.checked(config, checked)
     }

@@ -37,18 +37,21 @@ pub(super) fn names() -> NameTable {
     linear.into_iter().fold(table, |table, (ours, stored)| table.linear(&format!("layers.*.{ours}"), &layer(stored)))
 }
 
-/// The shape.
+/// The shape; not the tokens that end a text, which another file may say.
 pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<DecoderConfig> {
     check_variant(json)?;
     let qwen3 = architecture == Architecture::Qwen3;
     let heads = json.count("num_attention_heads")?;
+    // What `transformers` takes where a file does not say; of a null, each head of queries has its own of keys.
+    let key_heads = if qwen3 && !json.says("num_key_value_heads") { 32 } else { heads };
+    let positions = if qwen3 { 32_768 } else { 2048 };
     let config = DecoderConfig::llama_like(json.count("vocab_size")?)
         .with_d_model(json.count("hidden_size")?)
         .with_d_ff(json.count("intermediate_size")?)
         .with_heads(heads)
-        .with_kv_heads(Some(json.count_or("num_key_value_heads", heads)?))
+        .with_kv_heads(Some(json.count_or("num_key_value_heads", key_heads)?))
         .with_layers(json.count("num_hidden_layers")?)
-        .with_positions(json.count_or("max_position_embeddings", 2048)?)
+        .with_positions(json.count_or("max_position_embeddings", positions)?)
         .with_rotary(Some(rope::read(json)?))
         .with_qk_norm(qwen3)
         .with_epsilon(json.number_or("rms_norm_eps", 1e-6)?)
@@ -58,8 +61,7 @@ pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<Deco
         .with_tied_head(json.flag_or("tie_word_embeddings", false)?)
         .with_attention_dropout(json.number_or("attention_dropout", 0.0)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
-        .with_pad(json.token("pad_token_id")?)
-        .with_ends(json.tokens("eos_token_id")?);
+        .with_pad(json.token("pad_token_id")?);
     match (json.has("head_dim"), qwen3) {
         (true, _) => Ok(config.with_head_dim(Some(json.count("head_dim")?))),
         // Where a Qwen3 does not say, `transformers` takes this.

@@ -1,7 +1,7 @@
 //! The whole model.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::{Error, Split, unwind};
 use epl_core::{Context, Model, Place};
 use epl_modules::{Norm, NormConfig, SplitLinear, SplitLinearConfig, TransformerLayer};
@@ -67,11 +67,6 @@ impl Decoder {
     /// The rank's context.
     pub fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// The device of the parameters.
-    pub fn device(&self) -> Device {
-        self.embeddings.tokens.weight.lazy_device()
     }
 
     /// The logits of every position. Collective over the tensor axis. With pipeline stages no rank has the whole model: then

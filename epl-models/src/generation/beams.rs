@@ -145,7 +145,21 @@ mod tests {
         probabilities.map(f32::ln).to_vec()
     }
 
+    /// Another language of these tokens: many short texts, and a longer one that gets ever surer.
+    fn surer(written: &[i64]) -> Vec<f32> {
+        let probabilities: [f32; 3] = match written {
+            [] => [0.3, 0.6, 0.1],
+            [1] => [0.2, 0.75, 0.05],
+            _ => [0.95, 0.03, 0.02],
+        };
+        probabilities.map(f32::ln).to_vec()
+    }
+
     fn searched(config: &GenerationConfig) -> (BeamSearch, usize) {
+        searched_in(model, config)
+    }
+
+    fn searched_in(model: impl Fn(&[i64]) -> Vec<f32>, config: &GenerationConfig) -> (BeamSearch, usize) {
         let (mut search, mut steps) = (BeamSearch::new(config, vec![0]), 0);
         while !search.is_done() {
             let scores: Vec<Vec<f32>> = (0..config.beams).map(|beam| model(search.written(beam))).collect();
@@ -162,16 +176,26 @@ mod tests {
         assert_eq!(search.best(), [2]);
         assert!((search.ended[0].1 - (0.3_f32 * 0.85).ln()).abs() < 1e-6);
         // By its length the longer one is better.
-        let (search, _) = searched(&GenerationConfig::new(3).with_beams(2).with_length_penalty(4.0));
-        assert_eq!(search.best(), [1, 1], "{search:?}");
+        for penalty in [2.0, 4.0] {
+            let (search, _) = searched(&GenerationConfig::new(5).with_beams(2).with_length_penalty(penalty));
+            assert_eq!(search.best(), [1, 1], "{search:?}");
+        }
     }
 
     #[test]
-    fn it_ends_early_where_that_is_asked_for_and_at_the_longest() {
-        let (_, steps) = searched(&GenerationConfig::new(50).with_beams(2).with_early_stopping(true));
-        let (search, longest) = searched(&GenerationConfig::new(2).with_beams(3));
-        assert!(steps < 50 && longest == 2, "{steps} {longest}");
-        assert_eq!(search.ended.len(), 3);
+    fn it_ends_early_where_that_is_asked_for() {
+        let config = GenerationConfig::new(50).with_beams(2);
+        let (whole, steps) = searched_in(surer, &config);
+        let (early, fewer) = searched_in(surer, &config.with_early_stopping(true));
+        // After two steps the texts of 0 and of 1 token have ended; that of 2 is the likelier one by its length.
+        assert_eq!((early.best(), fewer), (&[1][..], 2));
+        assert_eq!((whole.best(), steps), (&[1, 1][..], 3));
+    }
+
+    #[test]
+    fn it_ends_at_the_longest() {
+        let (search, steps) = searched(&GenerationConfig::new(2).with_beams(3));
+        assert_eq!((search.ended.len(), steps), (3, 2));
         // One beam is the greedy sequence.
         let (search, _) = searched(&GenerationConfig::new(4).with_beams(1));
         assert_eq!(search.best()[..1], [1]);

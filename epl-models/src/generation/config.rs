@@ -5,6 +5,10 @@ use epl_core::{Error, Result};
 
 /// How tokens are chosen: greedily, drawn by chance, or by a beam search.
 ///
+/// What a folder of Hugging Face recommends in `generation_config.json` is not read, but for the tokens that end a text,
+/// which are the model's ([`Folder::end_tokens`](crate::huggingface::Folder::end_tokens)): what is not said here has the
+/// defaults below.
+///
 /// ```
 /// use epl_models::generation::GenerationConfig;
 ///
@@ -18,7 +22,7 @@ use epl_core::{Error, Result};
 pub struct GenerationConfig {
     /// The most tokens that are written behind a prompt, the one that ends it included.
     pub longest: usize,
-    /// Tokens that end a text, beside that of the model; they are not part of it. Default: none
+    /// Tokens that end a text, beside those of the model; they are not part of it. Default: none
     #[config(default = "Vec::new()")]
     pub stop: Vec<i64>,
     /// How many texts of a prompt are pursued side by side; of more than one the best is returned. Default: 1
@@ -44,7 +48,8 @@ pub struct GenerationConfig {
     /// Of what is drawn: only tokens at least this times as likely as the most likely one
     /// ([arXiv:2407.01082](https://arxiv.org/abs/2407.01082)). Default: all
     pub min_p: Option<f64>,
-    /// Where draws start: the same seed, prompts and settings write the same in every layout. Default: 0
+    /// Where draws start: the same seed, prompts and settings draw by the same numbers in every layout, and write the same
+    /// where layouts do not round probabilities to two sides of one of them. Default: 0
     #[config(default = 0)]
     pub seed: u64,
     /// Scores of tokens that are there already are divided by it, or multiplied, where they are below 0
@@ -90,12 +95,15 @@ impl GenerationConfig {
                 return invalid(format!("`{name}` has no effect without {needs}; leave it out"));
             }
         }
+        // Scores are f32.
+        let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
+        let greedy = "from 1.2e-38 to 3.4e38; for the likeliest token alone leave `sample` out";
         let numbers = [
-            ("temperature", Some(self.temperature), f64::MIN_POSITIVE..=f64::MAX, "above 0"),
-            ("repetition_penalty", Some(self.repetition_penalty), f64::MIN_POSITIVE..=f64::MAX, "above 0"),
+            ("temperature", Some(self.temperature), least..=most, greedy),
+            ("repetition_penalty", Some(self.repetition_penalty), least..=most, "from 1.2e-38 to 3.4e38; 1 is none"),
             ("top_p", self.top_p, f64::MIN_POSITIVE..=1.0, "above 0 and at most 1"),
             ("min_p", self.min_p, 0.0..=1.0, "from 0 to 1"),
-            ("length_penalty", Some(self.length_penalty), f64::MIN..=f64::MAX, "a number"),
+            ("length_penalty", Some(self.length_penalty), -most..=most, "a number from -3.4e38 to 3.4e38"),
         ];
         for (name, number, range, should) in numbers {
             if let Some(number) = number.filter(|number| !range.contains(number)) {
@@ -122,6 +130,11 @@ mod tests {
             (new().with_temperature(0.5), "`temperature` has no effect without `sample`"),
             (new().with_length_penalty(2.0), "`length_penalty` has no effect without several `beams`"),
             (new().with_sample(true).with_temperature(0.0), "`temperature` is 0"),
+            (new().with_sample(true).with_temperature(1e-39), "it should be from 1.2e-38 to 3.4e38; for the likeliest"),
+            (new().with_sample(true).with_temperature(1e39), "`temperature` is 1000000"),
+            (new().with_repetition_penalty(1e-39), "`repetition_penalty` is 0.000000"),
+            (new().with_repetition_penalty(1e39), "it should be from 1.2e-38 to 3.4e38; 1 is none"),
+            (new().with_beams(2).with_length_penalty(f64::INFINITY), "`length_penalty` is inf"),
             (new().with_sample(true).with_top_p(Some(1.5)), "`top_p` is 1.5"),
             (new().with_sample(true).with_top_k(Some(0)), "`top_k` is 0"),
             (new().with_repetition_penalty(f64::NAN), "`repetition_penalty` is NaN"),

@@ -22,6 +22,7 @@ mod beams;
 mod agreed;
 pub mod run;
 
+pub use agreed::check;
 pub(crate) use beams::Continuation;
 pub use config::GenerationConfig;
 pub use run::{Generative, PromptRows, generate, generate_told};

@@ -26,7 +26,8 @@ pub trait Generative: Incremental + Sized {
     /// The tokens that end a text.
     fn ends(&self) -> Vec<i64>;
 
-    /// How many tokens a prompt and what is written behind it may have together; none: any number.
+    /// How many tokens of a prompt and of what is written behind it the model reads at most, which is all but what is written
+    /// last; none: any number.
     fn longest_text(&self) -> Option<usize> {
         None
     }
@@ -65,8 +66,10 @@ pub trait PromptRows<B> {
 ///
 /// # Errors
 ///
-/// When a prompt has no token, a token is not in the vocabulary, the settings contradict each other or are not the same on every rank,
-/// ranks of one replica have different prompts, stages have different widths, or a peer fails.
+/// When a prompt has no token, a token of a prompt or of `stop` is not in the vocabulary, a prompt and what may be written
+/// behind it need more positions than the model has ([`Generative::longest_text`]), the settings contradict each other or are
+/// not the same on every rank, ranks of one replica have different prompts, stages have different widths, or a peer fails.
+/// All but the last two are found before the first step, on every rank.
 pub fn generate<M: Generative>(
     engine: &Engine<M>,
     prompts: &[Vec<i64>],
@@ -162,7 +165,8 @@ impl<'a, M: Generative> Generation<'a, M> {
                 _ => self.go_on(&next, engine.model().vocabulary(), &mut decoding),
             }
         }
-        if self.config.beams > 1 {
+        // Where no rank has a prompt, no step was made, and there is nothing to tell.
+        if self.config.beams > 1 && self.steps > 0 {
             self.take_best(&decoding, chooses_here, &mut told)?;
         }
         Ok(self.written)
@@ -246,15 +250,16 @@ impl<'a, M: Generative> Generation<'a, M> {
         chooses_here: bool,
         told: &mut impl FnMut(usize, i64),
     ) -> Result<()> {
-        let longest = self.config.longest;
+        // No text is longer than the steps that were made, which may be far fewer than `longest`.
+        let width = self.steps;
         let text = |search: &BeamSearch| {
             let mut tokens = search.best().to_vec();
-            tokens.resize(longest, -1);
+            tokens.resize(width, -1);
             tokens
         };
         let own = chooses_here.then(|| self.searches.iter().flat_map(text).collect());
-        let all = decoding.tell(self.searches.len() * longest, own)?;
-        for (prompt, tokens) in all.chunks(longest).enumerate() {
+        let all = decoding.tell(self.searches.len() * width, own)?;
+        for (prompt, tokens) in all.chunks(width).enumerate() {
             self.written[prompt] = tokens.iter().copied().take_while(|token| *token >= 0).collect();
             self.written[prompt].iter().for_each(|token| told(prompt, *token));
         }

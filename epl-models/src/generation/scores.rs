@@ -14,7 +14,9 @@ pub(crate) fn penalised(config: &GenerationConfig, scores: &mut [f32], written: 
         tokens.dedup();
         for token in tokens {
             if let Some(score) = usize::try_from(token).ok().and_then(|token| scores.get_mut(token)) {
-                *score = if *score < 0.0 { *score * penalty } else { *score / penalty };
+                let penalised = if *score < 0.0 { *score * penalty } else { *score / penalty };
+                // Within f32, as the difference of two infinite scores is no number.
+                *score = penalised.clamp(f32::MIN, f32::MAX);
             }
         }
     }
@@ -33,9 +35,11 @@ pub(crate) fn penalised(config: &GenerationConfig, scores: &mut [f32], written: 
 
 /// The scores of what may be drawn.
 pub(crate) fn warped(config: &GenerationConfig, scores: &mut [f32]) {
-    if config.temperature != 1.0 {
+    let best = scores.iter().copied().fold(NEVER, f32::max);
+    if config.temperature != 1.0 && best > NEVER {
         let temperature = config.temperature as f32;
-        scores.iter_mut().for_each(|score| *score /= temperature);
+        // Less the best one, which is then 0 however small the temperature is: two infinite scores have no probabilities.
+        scores.iter_mut().for_each(|score| *score = (*score - best) / temperature);
     }
     if let Some(least) = config.top_k.and_then(|count| kth_largest(scores, count)) {
         scores.iter_mut().filter(|score| **score < least).for_each(|score| *score = NEVER);
@@ -146,7 +150,31 @@ mod tests {
         assert_eq!(kept(&config().with_min_p(Some(0.4)), &scores), [0, 1]);
         let mut halved = scores;
         warped(&config().with_temperature(0.5), &mut halved);
-        assert_eq!(halved, scores.map(|score| score / 0.5));
+        assert_eq!(halved, scores.map(|score| (score - scores[0]) / 0.5));
+    }
+
+    #[test]
+    fn the_smallest_temperature_leaves_the_likeliest_token() {
+        let mut scores = [80.0, 81.5, -3.0, NEVER];
+        warped(&config().with_temperature(f64::from(f32::MIN_POSITIVE)), &mut scores);
+        assert_eq!(softmax(&scores), [0.0, 1.0, 0.0, 0.0]);
+        let mut scores = [80.0, 81.5, -3.0, NEVER];
+        warped(&config().with_temperature(f64::from(f32::MAX)), &mut scores);
+        assert!(softmax(&scores)[..3].iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-6));
+        // Where nothing may come, nothing is likelier.
+        let mut never = [NEVER; 2];
+        warped(&config().with_temperature(0.5), &mut never);
+        assert_eq!(never, [NEVER; 2]);
+    }
+
+    #[test]
+    fn penalties_at_the_ends_of_f32_leave_probabilities() {
+        for penalty in [f32::MIN_POSITIVE, f32::MAX] {
+            let mut scores = [12.0, 20.0, -12.0, -20.0];
+            penalised(&config().with_repetition_penalty(f64::from(penalty)), &mut scores, &[0, 1, 2, 3]);
+            let probabilities = softmax(&scores);
+            assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-6, "{penalty}: {probabilities:?}");
+        }
     }
 
     #[test]

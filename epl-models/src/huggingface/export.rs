@@ -50,9 +50,12 @@ pub fn parameters<M: Model>(model: impl FnMut(&Place) -> M) -> Result<Vec<(Strin
 /// `num_batches_tracked`, are parameters of the model or [constants](Exported::constants); others that a checkpoint has are
 /// refused, like every tensor that is not the model's.
 ///
-/// One tensor is in memory at a time. Both files are whole and synced before one of them gets its name, and while the
-/// weights get theirs there is no `config.json`: whenever the machine stops, the folder has the old model, the new one, or
-/// none that loads.
+/// Other files of the folder stay, such as a tokenizer, or a `generation_config.json`, which goes before the tokens that end
+/// a text in `config.json`.
+///
+/// One stored tensor is in memory at a time, and while one is put together from several parameters, these too. Both files are
+/// whole and synced before one of them gets its name, and while the weights get theirs there is no `config.json`: whenever
+/// the machine stops, the folder has the old model, the new one, or none that loads.
 ///
 /// # Errors
 ///

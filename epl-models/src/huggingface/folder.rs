@@ -17,6 +17,8 @@ use super::tensor_file::TensorFile;
 pub struct Folder {
     path: PathBuf,
     config: JsonConfig,
+    /// `generation_config.json`, if there is one.
+    generation: Option<JsonConfig>,
     files: Vec<TensorFile>,
     /// In which file a tensor is.
     places: HashMap<String, usize>,
@@ -29,7 +31,7 @@ struct Index {
 }
 
 impl Folder {
-    /// Reads `config.json` and the headers of the weights.
+    /// Reads `config.json`, `generation_config.json` if there is one, and the headers of the weights.
     ///
     /// # Errors
     ///
@@ -37,6 +39,8 @@ impl Folder {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         let config = JsonConfig::open(path.join("config.json"))?;
+        let generation = path.join("generation_config.json");
+        let generation = if generation.is_file() { Some(JsonConfig::open(generation)?) } else { None };
         let (whole, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
         let files = if whole.is_file() {
             vec![TensorFile::open(whole)?]
@@ -47,7 +51,7 @@ impl Folder {
         };
         let names = |(index, file): (usize, &TensorFile)| file.names().into_iter().map(move |name| (name, index));
         let places = files.iter().enumerate().flat_map(names).collect();
-        Ok(Self { path, config, files, places })
+        Ok(Self { path, config, generation, files, places })
     }
 
     /// The folder.
@@ -58,6 +62,23 @@ impl Folder {
     /// The keys of its `config.json`.
     pub fn config(&self) -> &JsonConfig {
         &self.config
+    }
+
+    /// The tokens that end a text, which `eos_token_id` says as a number, a list, or null for none: that of
+    /// `generation_config.json`, where that file is there and has the key, as it may name more of them than `config.json`;
+    /// else that of `config.json`; and `default` where neither has it.
+    ///
+    /// Nothing else of `generation_config.json` is read: how tokens are chosen (`do_sample`, `temperature`, `top_k`,
+    /// `max_length` and the like) is said by a [`GenerationConfig`](crate::generation::GenerationConfig) alone, and
+    /// `pad_token_id`, `bos_token_id` and `decoder_start_token_id` are those of `config.json`. Of a `generation_config.json`
+    /// without the key, `transformers` takes that nothing ends a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] when it is something else, with the file.
+    pub fn end_tokens(&self, default: &[i64]) -> Result<Vec<i64>> {
+        let saying = self.generation.iter().chain([&self.config]).find(|json| json.says("eos_token_id"));
+        saying.map_or_else(|| Ok(default.to_vec()), |json| json.tokens("eos_token_id"))
     }
 
     /// The architecture, such as `t5`.

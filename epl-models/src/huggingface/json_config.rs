@@ -61,6 +61,11 @@ impl JsonConfig {
         }
     }
 
+    /// Whether the key is there, be it null.
+    pub fn says(&self, key: &str) -> bool {
+        self.values.get(key).is_some()
+    }
+
     /// Whether the key is there and not null.
     pub fn has(&self, key: &str) -> bool {
         self.values.get(key).is_some_and(|value| !value.is_null())
@@ -125,9 +130,14 @@ impl JsonConfig {
         if self.has(key) { self.get(key, "the number of a token, or a list", tokens) } else { Ok(Vec::new()) }
     }
 
-    /// A token's number, if the key is there and not null.
+    /// A token's number, if the key is there and not null; none where it is negative, as in the first published Llamas.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] when it is no number.
     pub fn token(&self, key: &str) -> Result<Option<i64>> {
-        if self.has(key) { self.token_or(key, 0).map(Some) } else { Ok(None) }
+        let token = if self.has(key) { self.token_or(key, 0).map(Some)? } else { None };
+        Ok(token.filter(|token| *token >= 0))
     }
 
     /// The function of a feed-forward part, or another one when the key is missing or null.

@@ -77,6 +77,8 @@ pub struct T5Config {
     /// The token that ends a sequence.
     #[config(default = 1)]
     pub eos: i64,
+    /// Tokens that end a text that is generated. Default: `eos`
+    pub ends: Option<Vec<i64>>,
     /// The token that the decoder starts with.
     #[config(default = 0)]
     pub decoder_start: i64,
@@ -127,6 +129,11 @@ impl T5Config {
     pub fn with_vocab(mut self, vocab: usize) -> Self {
         self.vocab = vocab;
         self
+    }
+
+    /// The tokens that end a text that is generated.
+    pub fn end_tokens(&self) -> Vec<i64> {
+        self.ends.clone().unwrap_or_else(|| vec![self.eos])
     }
 
     /// The width of all heads together.

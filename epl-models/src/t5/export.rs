@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::config::{T5Config, T5FeedForward, T5MoeConfig};
 use super::names::T5Names;
 use super::tying::EMBEDDINGS;
-use crate::huggingface::{Error, Exported, Result, export};
+use crate::huggingface::{Error, Exported, Result, export, written_tokens};
 
 /// Writes a folder that `T5ForConditionalGeneration` loads, or `SwitchTransformersForConditionalGeneration` where there
 /// are experts. `tensors` are the whole parameters by path: an engine's [`parameters`](epl_core::Engine::parameters), or those
@@ -36,9 +36,10 @@ impl T5Config {
     /// The keys of a `config.json`: what [`from_huggingface`](Self::from_huggingface) reads.
     ///
     /// Left out is what only training reads and `transformers` has not: `label_smoothing`, and in a model without experts
-    /// nothing else. An untied head that is not scaled, as in T5 1.1, is written as `tie_word_embeddings: false`, which
-    /// all versions of `transformers` understand; a tied head that is not scaled, and an untied one that is, only those
-    /// do that have `scale_decoder_outputs` (5.0 and newer).
+    /// nothing else; and of a model with [`ends`](Self::ends) of their own `eos`, as the key that both have says what ends a
+    /// text. An untied head that is not scaled, as in T5 1.1, is written as `tie_word_embeddings: false`, which all versions
+    /// of `transformers` understand; a tied head that is not scaled, and an untied one that is, only those do that have
+    /// `scale_decoder_outputs` (5.0 and newer).
     ///
     /// # Errors
     ///
@@ -65,7 +66,7 @@ impl T5Config {
             "dropout_rate": self.dropout,
             "layer_norm_epsilon": self.epsilon,
             "pad_token_id": self.pad,
-            "eos_token_id": self.eos,
+            "eos_token_id": written_tokens(&self.end_tokens()),
             "decoder_start_token_id": self.decoder_start,
         })));
         Ok(keys)

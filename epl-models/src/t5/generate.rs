@@ -40,7 +40,7 @@ impl Generative for T5 {
     }
 
     fn ends(&self) -> Vec<i64> {
-        vec![self.config().eos]
+        self.config().end_tokens()
     }
 
     fn prompts(&self, sources: &[Vec<i64>], device: &Device) -> T5Sources {

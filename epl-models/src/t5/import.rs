@@ -11,6 +11,9 @@ use super::names::T5Names;
 use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
 use crate::text::TokenPair;
 
+/// The token that ends a sequence where a folder does not say.
+const EOS: i64 = 1;
+
 /// The architectures read here, as `model_type` names them.
 const SUPPORTED: &str = "t5, switch_transformers";
 
@@ -20,6 +23,8 @@ impl T5Config {
     /// `tie_word_embeddings` decides whether the head is tied. Newer versions of `transformers` write `true` there for
     /// every T5, store a head only when it is not the embedding, and keep whether the head is scaled in
     /// `scale_decoder_outputs`; older ones, and Switch, scale when the head is tied.
+    ///
+    /// The tokens that end a text are [`Folder::end_tokens`]; [`eos`](Self::eos) is the first one that `config.json` has.
     ///
     /// The router's losses have the stored coefficients only when `output_router_logits` is set: without it
     /// `transformers` leaves them out of the loss.
@@ -50,6 +55,8 @@ impl T5Config {
 fn read_shape(json: &JsonConfig, folder: &Folder) -> Result<T5Config> {
     let layers = json.count("num_layers")?;
     let pad = json.token_or("pad_token_id", 0)?;
+    let eos = json.tokens("eos_token_id")?.first().copied().unwrap_or(EOS);
+    let ends = folder.end_tokens(&[EOS])?;
     let scaled = match json.has("scale_decoder_outputs") {
         true => json.flag_or("scale_decoder_outputs", true)?,
         false => json.flag_or("tie_word_embeddings", true)?,
@@ -69,7 +76,8 @@ fn read_shape(json: &JsonConfig, folder: &Folder) -> Result<T5Config> {
         .with_tied_head(!T5Names::new(folder)?.has_own_head())
         .with_scaled_head(scaled)
         .with_pad(pad)
-        .with_eos(json.token_or("eos_token_id", 1)?)
+        .with_eos(eos)
+        .with_ends((ends != [eos]).then_some(ends))
         .with_decoder_start(json.token_or("decoder_start_token_id", pad)?))
 }
 

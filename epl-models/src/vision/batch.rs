@@ -6,9 +6,7 @@ use epl_comm::{Error, unwind};
 use epl_modules::token_weight;
 
 use super::image::LabelledImage;
-
-/// The label of an image that does not count.
-pub const IGNORED: i64 = -100;
+use crate::rows::IGNORED;
 
 /// Mean and deviation of the channels over ImageNet, for pixels from 0 to 1: what most image models expect.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];

@@ -8,7 +8,8 @@ use epl_modules::{
     ReplicatedLinear, SplitClassifier, SplitCrossEntropy, SplitCrossEntropyConfig, SplitLinear, split_in_top_k,
 };
 
-use super::batch::{IGNORED, ImageBatch};
+use super::batch::ImageBatch;
+use crate::rows::IGNORED;
 
 /// The loss of the classes.
 const CROSS_ENTROPY: &str = "cross_entropy";

@@ -25,7 +25,8 @@ pub mod batch;
 pub mod class_layer;
 pub mod reference;
 
-pub use batch::{IGNORED, ImageBatch, ImageBatcher};
+pub use crate::rows::IGNORED;
+pub use batch::{ImageBatch, ImageBatcher};
 pub use class_layer::{ClassLayer, Labels};
 pub(crate) use class_layer::{class_loss, class_weights};
 pub use error::{Error, Result};

@@ -18,7 +18,7 @@ use crate::huggingface::{Error, Exported, Result, activation_name, class_names, 
 pub fn export(config: &ViTConfig, tensors: &impl WholeTensors, folder: impl AsRef<Path>) -> Result<()> {
     let exported = Exported {
         config: config.to_huggingface()?,
-        names: &ViTNames,
+        names: &ViTNames::written(),
         parameters: export::parameters(|place| config.init(place))?,
         copies: Vec::new(),
         constants: Vec::new(),

@@ -51,11 +51,14 @@ fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
 /// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
+/// A class layer that the folder lacks keeps its first values, as when a published ViT begins to learn other classes: those
+/// of a `ViTModel`, whose `config.json` says none, are 2 in [`open`]'s configuration, and are to be set there.
+///
 /// # Errors
 ///
 /// See [`huggingface::load`].
 pub fn load<C: ClassLayer>(model: ViT<C>, records: &[ParamRecord], folder: &Folder) -> Result<ViT<C>> {
-    huggingface::load(model, records, folder, &ViTNames)
+    huggingface::load(model, records, folder, &ViTNames::new(folder))
 }
 
 /// Opens a folder whose architecture is one that is read here.

@@ -1,7 +1,7 @@
 //! The whole model.
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
 use epl_comm::{Error, unwind};
 use epl_core::{Context, Model, Place};
 use epl_modules::{
@@ -85,11 +85,6 @@ impl<C: ClassLayer> ViT<C> {
     /// The rank's context.
     pub fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// The device of the parameters.
-    pub fn device(&self) -> Device {
-        self.embeddings.projection.weight.lazy_device()
     }
 
     /// The logits of images. Collective over the tensor axis. With pipeline stages no rank has the whole model: then only the engine

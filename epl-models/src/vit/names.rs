@@ -1,47 +1,77 @@
 //! Where the parameters of a ViT stand in a folder of Hugging Face.
 
-use std::sync::LazyLock;
+use crate::huggingface::{Folder, NameTable, Names};
 
-use crate::huggingface::{NameTable, Names};
+/// The class token, which every ViT has.
+const CLASS_TOKEN: &str = "embeddings.cls_token";
 
-/// The names of `ViTForImageClassification`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ViTNames;
+/// The class layer, ours and theirs.
+const CLASS_LAYER: (&str, &str) = ("class_layer", "classifier");
 
-static TABLE: LazyLock<NameTable> = LazyLock::new(|| {
-    let at = |part: &str| format!("vit.encoder.layer.*.{part}");
+/// The names of `ViTForImageClassification`, and of the `ViTModel` that it starts from: a class layer that the folder lacks
+/// keeps its first values.
+#[derive(Clone, Debug)]
+pub struct ViTNames {
+    /// `vit.`, or nothing where the encoder was saved alone.
+    prefix: &'static str,
+    /// Whether the folder has a class layer.
+    has_classes: bool,
+    table: NameTable,
+}
+
+impl ViTNames {
+    /// The names that a folder uses.
+    pub fn new(folder: &Folder) -> Self {
+        let prefix = if folder.shape(CLASS_TOKEN).is_some() { "" } else { "vit." };
+        let has_classes = folder.names().any(|name| name.starts_with(&format!("{}.", CLASS_LAYER.1)));
+        Self { prefix, has_classes, table: table(prefix) }
+    }
+
+    /// The names that `transformers` writes.
+    pub fn written() -> Self {
+        Self { prefix: "vit.", has_classes: true, table: table("vit.") }
+    }
+}
+
+fn table(prefix: &str) -> NameTable {
+    let at = |part: &str| format!("{prefix}encoder.layer.*.{part}");
+    let projection = format!("{prefix}embeddings.patch_embeddings.projection");
     let table = NameTable::new()
-        .same("embeddings.class_token", "vit.embeddings.cls_token")
-        .same("embeddings.positions", "vit.embeddings.position_embeddings")
-        .same("embeddings.projection.weight", "vit.embeddings.patch_embeddings.projection.weight")
-        .same("embeddings.projection.bias", "vit.embeddings.patch_embeddings.projection.bias")
+        .same("embeddings.class_token", &format!("{prefix}{CLASS_TOKEN}"))
+        .same("embeddings.positions", &format!("{prefix}embeddings.position_embeddings"))
+        .same("embeddings.projection.weight", &format!("{projection}.weight"))
+        .same("embeddings.projection.bias", &format!("{projection}.bias"))
         .linear("layers.*.self_attention.heads.query", &at("attention.attention.query"))
         .linear("layers.*.self_attention.heads.key", &at("attention.attention.key"))
         .linear("layers.*.self_attention.heads.value", &at("attention.attention.value"))
         .linear("layers.*.self_attention.heads.output", &at("attention.output.dense"))
         .linear("layers.*.feed_forward.dense.input", &at("intermediate.dense"))
         .linear("layers.*.feed_forward.dense.output", &at("output.dense"))
-        .linear("class_layer", "classifier");
+        .linear(CLASS_LAYER.0, CLASS_LAYER.1);
     let norms = [
         ("layers.*.self_attention.norm", at("layernorm_before")),
         ("layers.*.feed_forward.norm", at("layernorm_after")),
-        ("norm", "vit.layernorm".to_string()),
+        ("norm", format!("{prefix}layernorm")),
     ];
     norms.into_iter().fold(table, |table, (ours, stored)| {
         table
             .same(&format!("{ours}.gamma"), &format!("{stored}.weight"))
             .same(&format!("{ours}.beta"), &format!("{stored}.bias"))
     })
-});
+}
 
 impl Names for ViTNames {
     fn table(&self) -> &NameTable {
-        &TABLE
+        &self.table
     }
 
     fn may_be_left(&self, stored: &str) -> bool {
         // Of models that were trained for something else, too.
-        stored.starts_with("vit.pooler.")
+        stored.strip_prefix(self.prefix).is_some_and(|inside| inside.starts_with("pooler."))
+    }
+
+    fn keeps(&self, path: &str) -> bool {
+        !self.has_classes && path.strip_prefix(CLASS_LAYER.0).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 
@@ -60,13 +90,15 @@ mod tests {
     fn paths_become_stored_names() {
         let same = |name: &str| Some(Source::Same(name.into()));
         let turned = |name: &str| Some(Source::Transposed(name.into()));
-        assert_eq!(ViTNames.source("embeddings.class_token"), same("vit.embeddings.cls_token"));
-        assert_eq!(ViTNames.source("norm.beta"), same("vit.layernorm.bias"));
+        let names = ViTNames::written();
+        assert_eq!(names.source("embeddings.class_token"), same("vit.embeddings.cls_token"));
+        assert_eq!(names.source("norm.beta"), same("vit.layernorm.bias"));
         assert_eq!(
-            ViTNames.source("layers.3.self_attention.heads.key.weight"),
+            names.source("layers.3.self_attention.heads.key.weight"),
             turned("vit.encoder.layer.3.attention.attention.key.weight")
         );
-        assert_eq!(ViTNames.source("class_layer.weight"), turned("classifier.weight"));
-        assert_eq!(ViTNames.source("layers.3.feed_forward.dense.gate.weight"), None);
+        assert_eq!(names.source("class_layer.weight"), turned("classifier.weight"));
+        assert_eq!(names.source("layers.3.feed_forward.dense.gate.weight"), None);
+        assert!(names.may_be_left("vit.pooler.dense.bias") && !names.keeps("class_layer.bias"));
     }
 }

@@ -9,6 +9,7 @@ use epl::models::bert::{self, BertConfig, MaskedLanguage, QuestionAnswering, Seq
 use epl::models::decoder::{self, DecoderConfig};
 use epl::models::resnet::{self, ResNetConfig};
 use epl::models::t5::{self, T5Config};
+use epl::models::vit::{self, ViTConfig};
 use epl::tensors::{StoredParameters, save_burnpack, save_safetensors};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub enum Model {
     BertClasses,
     /// ResNet.
     Resnet,
+    /// ViT that classifies images.
+    Vit,
     /// GPT-2, Llama or Qwen3, as its configuration says.
     Decoder,
 }
@@ -47,6 +50,7 @@ pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option
         Model::BertClasses => bert::export::<SequenceClassification>(&parsed::<BertConfig>(said)?, &stored, to)?,
         Model::Decoder => decoder::export(&parsed::<DecoderConfig>(said)?, &stored, to)?,
         Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
+        Model::Vit => vit::export(&parsed::<ViTConfig>(said)?, &stored, to)?,
     }
     Ok(())
 }

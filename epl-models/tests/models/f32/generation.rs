@@ -7,10 +7,10 @@ use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings};
 use epl_core::testing;
 use epl_core::{Epl, Plan, Result, launch};
-use epl_models::decoder::{self, Decoder};
+use epl_models::decoder::{self, Decoder, DecoderConfig};
 use epl_models::generation::{GenerationConfig, Generative, generate, generate_told};
 use epl_models::t5::{self, T5};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// What is stored with the model.
 struct Stored {
@@ -62,7 +62,12 @@ fn t5(epl: &Epl) -> Result<Engine<T5>> {
 }
 
 fn decoder(epl: &Epl, kind: &str) -> Result<Engine<Decoder>> {
+    decoder_with(epl, kind, |config| config)
+}
+
+fn decoder_with(epl: &Epl, kind: &str, change: impl FnOnce(DecoderConfig) -> DecoderConfig) -> Result<Engine<Decoder>> {
     let (weights, config) = decoder::open(folder(kind))?;
+    let config = change(config);
     let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &weights)?);
     let built = epl.build(|at| config.init(at))?.try_map(load)?;
     Engine::new(built, &SgdConfig::new(), EngineSettings::from_config(epl.config()))
@@ -126,6 +131,19 @@ fn settings_differ_in_what_they_write() {
         assert!(written("temperature").len() > 3, "{kind}");
         assert!(written("no_repeat_ngram").iter().all(|written| written != greedy), "{kind}");
     }
+    // What beams find differs where a model is unsure of lengths: the T5, and of length penalties the Llama.
+    let of = |stored: &Stored, settings: Value| {
+        let has = |(known, _): &&(Map<String, Value>, Vec<Vec<i64>>)| settings.as_object() == Some(known);
+        stored.entries.iter().find(has).map(|(_, written)| written.clone()).unwrap()
+    };
+    let longer = json!({ "beams": 3, "length_penalty": 4.0 });
+    for kind in ["t5", "llama"] {
+        let stored = stored(kind);
+        assert_ne!(of(&stored, longer.clone()), of(&stored, json!({ "beams": 4, "length_penalty": 0.0 })), "{kind}");
+    }
+    let (stored, mut early) = (stored("t5"), longer.clone());
+    early["early_stopping"] = true.into();
+    assert_ne!(of(&stored, longer), of(&stored, early));
 }
 
 #[test]
@@ -146,14 +164,67 @@ fn tokens_are_told_as_they_come_and_stop_tokens_end_a_text() {
         }
         let refused = generate(&engine, &stored.prompts, &GenerationConfig::new(4).with_top_k(Some(2)));
         assert!(refused.unwrap_err().to_string().contains("`top_k` has no effect without `sample`"));
-        let longer = generate(&engine, &stored.prompts, &GenerationConfig::new(60));
+        let unknown = generate(&engine, &stored.prompts, &GenerationConfig::new(4).with_stop(vec![7, 40]));
         assert!(
-            longer
+            unknown
                 .unwrap_err()
                 .to_string()
-                .contains("prompt 1 has 9 tokens, and 60 may be written behind it; the model has 64")
+                .contains("`stop` has token 40, which is never written; the tokens are 0 to 39")
         );
         Ok(())
     });
     ranks.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn all_positions_are_used_and_no_more() {
+    let prompt = stored("gpt2").prompts[1].clone();
+    let ranks = launch(&testing::config(1, 1, 1), |epl| {
+        // Its positions are learned: beyond the 64 there is nothing to read. Without end tokens nothing ends before.
+        let engine = decoder_with(&epl, "gpt2", |config| config.with_ends(Vec::new()))?;
+        let ask = |longest| generate(&engine, std::slice::from_ref(&prompt), &GenerationConfig::new(longest));
+        assert_eq!((prompt.len(), ask(56)?[0].len()), (9, 56));
+        for longest in [57, usize::MAX] {
+            let told = ask(longest).unwrap_err().to_string();
+            let expected = format!("prompt 0 has 9 tokens, and {longest} may be written behind it; the model has 64");
+            assert!(told.contains(&expected) && told.contains("a `longest` of at most 56"), "{told}");
+        }
+        Ok(())
+    });
+    ranks.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn beams_end_where_they_are_done_however_long_texts_may_be() {
+    let stored = stored("t5");
+    let ranks = launch(&testing::config(1, 1, 1), |epl| {
+        let (engine, prompts) = (t5(&epl)?, &stored.prompts[..1]);
+        let beams = |longest| GenerationConfig::new(longest).with_beams(3).with_early_stopping(true);
+        let short = generate(&engine, prompts, &beams(64))?;
+        assert!(!short[0].is_empty() && short[0].len() < 64, "{short:?}");
+        for longest in [4_611_686_018_427_387_904, usize::MAX] {
+            assert_eq!(generate(&engine, prompts, &beams(longest))?, short);
+        }
+        Ok(())
+    });
+    ranks.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn without_prompts_nothing_is_written_or_told() {
+    for (replicas, stages) in [(1, 1), (2, 1), (1, 2)] {
+        let mut options = testing::config(replicas, 1, 1);
+        options.dist.pipeline_parallel_size = stages;
+        let ranks = launch(&options, |epl| {
+            let engine = decoder(&epl, "llama")?;
+            for beams in [1, 3] {
+                let mut told = Vec::new();
+                let config = GenerationConfig::new(4).with_beams(beams);
+                let written = generate_told(&engine, &[], &config, |prompt, token| told.push((prompt, token)))?;
+                assert!(written.is_empty() && told.is_empty(), "{beams} beams: {written:?} {told:?}");
+            }
+            Ok(())
+        });
+        ranks.unwrap_or_else(|error| panic!("{error}"));
+    }
 }

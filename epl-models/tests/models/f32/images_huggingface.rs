@@ -15,6 +15,7 @@ use epl_models::huggingface::{Folder, Names, Reference, read_io};
 use epl_models::resnet::{self, ResNet, ResNetConfig, ResNetLayer, ResNetNames};
 use epl_models::vision::{ClassLayer, ImageBatch, reference_batch};
 use epl_models::vit::{self, ViT, ViTNames};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 
 const TOLERANCE: f64 = 1e-4;
 
@@ -105,7 +106,7 @@ fn check(case: &Case<'_>, mesh: (usize, usize, usize), stages: usize, split: boo
             let (folder, config) = vit::open(&path)?;
             let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init_split(at))?.try_map(load)?;
-            errors(&epl, &reference, built, ViT::forward, &ViTNames)
+            errors(&epl, &reference, built, ViT::forward, &ViTNames::new(&folder))
         }
     });
     let mut compared = std::collections::BTreeSet::new();
@@ -174,6 +175,56 @@ fn the_shape_is_that_of_the_folder() {
     assert_eq!(config, expected);
     let error = resnet::open(folder("t5")).unwrap_err().to_string();
     assert!(error.contains("is a `t5`, which is not supported; supported are resnet"), "{error}");
+}
+
+/// What remains of a ViT's folder without its class layer, as `ViTModel` saves it: with a pooler.
+fn headless(prefix: &str) -> tempfile::TempDir {
+    let headless = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(folder("vit").join("model.safetensors")).unwrap();
+    let stored = SafeTensors::deserialize(&bytes).unwrap();
+    let tensors = stored.tensors().into_iter().filter(|(name, _)| !name.starts_with("classifier."));
+    let mut tensors: Vec<_> = tensors.map(|(name, view)| (name.replacen("vit.", prefix, 1), view)).collect();
+    let pooler = TensorView::new(Dtype::F32, vec![32], &[0; 4 * 32]).unwrap();
+    tensors.push((format!("{prefix}pooler.dense.bias"), pooler));
+    serialize_to_file(tensors, None, &headless.path().join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder("vit").join("config.json")).unwrap()).unwrap();
+    let keys = config.as_object_mut().unwrap();
+    keys.retain(|key, _| !["id2label", "label2id", "num_labels"].contains(&key.as_str()));
+    std::fs::write(headless.path().join("config.json"), config.to_string()).unwrap();
+    headless
+}
+
+#[test]
+fn a_vit_without_a_class_layer_keeps_that_of_the_model() {
+    for prefix in ["", "vit."] {
+        let saved = headless(prefix);
+        let (weights, mut shape) = vit::open(saved.path()).unwrap();
+        assert_eq!(shape.classes, 2, "as nobody says");
+        shape.classes = 5;
+        let parameters = |read: bool| {
+            run((1, 1, 1), |epl| {
+                let load = |model, plan: &Plan| match read {
+                    true => Ok(vit::load(model, plan.records(), &weights)?),
+                    false => Ok(model),
+                };
+                let built = epl.build(|at| shape.init(at))?.try_map(load)?;
+                Engine::new(built, &SgdConfig::new(), EngineSettings::default())?.parameters()
+            })
+            .remove(0)
+        };
+        let (read, drawn) = (parameters(true), parameters(false));
+        let (whole, names) = (Folder::open(folder("vit")).unwrap(), ViTNames::written());
+        for (path, values) in &read {
+            if path.starts_with("class_layer.") {
+                assert_eq!(values, &drawn[path], "{path}");
+                continue;
+            }
+            let ranges: Vec<_> = values.shape().iter().map(|extent| 0..*extent).collect();
+            let stored = names.source(path).unwrap().read(&whole, &ranges).unwrap();
+            assert_eq!(relative_error(values, &stored), 0.0, "{path}");
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bert_huggingface;
 mod decoder_huggingface;
+mod end_tokens;
 mod evaluation;
 mod evaluation_memory;
 mod generation;
