@@ -1,7 +1,7 @@
 //! Sums over rows on a device.
 
 use burn::tensor::Tensor;
-use epl_comm::custom_vjp;
+use epl_comm::custom_vjp_needed;
 use epl_core::model::precision::{cast, widen};
 
 /// Rows that are added one after the other.
@@ -31,12 +31,12 @@ pub(crate) fn sum_over_rows(x: Tensor<2>) -> Tensor<1> {
 /// - y and output: `[rows, columns]`
 /// - bias: `[columns]`
 pub(crate) fn plus_bias(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
-    custom_vjp(
+    custom_vjp_needed(
         (y, bias),
         |(y, bias)| (y + bias.unsqueeze(), ()),
-        |(), grad| {
-            let of_bias = cast(sum_over_rows(widen(grad.clone())), grad.dtype());
-            (Some(grad), Some(of_bias))
+        |(), grad, [_, of_bias]| {
+            let of_bias = of_bias.then(|| cast(sum_over_rows(widen(grad.clone())), grad.dtype()));
+            (Some(grad), of_bias)
         },
     )
 }

@@ -155,9 +155,9 @@ impl ProcessGroup {
 
     /// Says that the ranks of this group are warmed up: what they will compute they have computed once, so that kernels are
     /// loaded and memory has grown. To be said on all members between the same calls of the group and of its parts and
-    /// links; saying it again does nothing. `epl-core`'s engine says it of its world after its first update. A program with
-    /// collectives of its own, or one that never updates, says it after its first step; one whose ranks send to each other
-    /// does not, as two that load a kernel between a send and a receive would wait for each other.
+    /// links; saying it again does nothing. `epl-core`'s engine says it of its world after its first update, unless it has
+    /// stages. A program with collectives of its own, or one that never updates, says it after its first step; one whose
+    /// ranks send to each other does not, as two that load a kernel between a send and a receive would wait for each other.
     ///
     /// Over NCCL, calls before it meet their peers on the host and go to the device only while the rank waits, so that
     /// nothing overlaps: a driver that loads a kernel may wait for all that runs on its device, also for a call whose peer

@@ -21,6 +21,7 @@ use super::norm::{self, Squares};
 use crate::config::ReduceMethod;
 use crate::error::Result;
 use crate::model::context::Context;
+use crate::offload::is_host;
 use crate::params::{Bucket, ParamRecord};
 use crate::plan::Plan;
 use crate::topology::cluster::Axis;
@@ -66,7 +67,8 @@ impl<'a> LocalClip<'a> {
         let factor = norm::clip_factor(norms[own], self.limit);
         let clipped = self.plan.params.trained().zip(shares).map(|(unit, share)| {
             let factor = factor / self.copies(unit) as f64;
-            if factor == 1.0 { share } else { share * factor }
+            // As in `PerParameter::step`: on a device the operations stay the same.
+            if factor == 1.0 && is_host(&share.device()) { share } else { share * factor }
         });
         Ok((clipped.collect(), norms.iter().sum::<f64>() / norms.len() as f64))
     }

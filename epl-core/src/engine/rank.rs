@@ -71,9 +71,15 @@ impl<M: Model> Engine<M> {
         // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
         let state = ModelState::new(params, &plan, optimizer)?;
-        let diagnostics = Diagnostics::new(plan.settings.trace, &context);
+        let diagnostics = Diagnostics::new(plan.settings.trace, plan.stages.count(), &context);
         let draws = Draws::of(&plan);
         Ok(Self { plan, context, device, communicators, state, diagnostics, draws })
+    }
+
+    /// One of a layout that is tried: the ranks stay in their warm-up, as another layout comes behind it.
+    pub(crate) fn as_trial(mut self) -> Self {
+        self.diagnostics.ends_warm_up = false;
+        self
     }
 
     /// What a step runs on, and what it changes.

@@ -11,7 +11,6 @@ use crate::model::context::Context;
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::model::whole_layers::whole_layers;
-use crate::offload::is_host;
 use crate::optim::OptimizerConfig;
 use crate::params::init;
 use crate::params::storage::StateStorage;
@@ -154,9 +153,7 @@ impl Epl {
         trace: Option<Trace>,
     ) -> Result<Self> {
         config.validate()?;
-        if !is_host(&device) {
-            one_block_at_a_time()?;
-        }
+        one_block_at_a_time(&device)?;
         if let (None, false) = (&trace, config.profile.trace.is_empty()) {
             return Err(Error::invalid(format!(
                 "profile.trace = {:?} is written by `launch`; give a `Trace` here and write it by `probe::write_trace`, \

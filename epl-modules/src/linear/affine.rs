@@ -76,8 +76,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
         None => x.matmul(weight.row_major()),
     };
     let y = match after {
-        Some(bias) if kind.is_none() && bias.dtype() == dtype => plus_bias(y, bias),
-        Some(bias) => add_bias(y, bias.unsqueeze()),
+        Some(bias) => add_to_rows(y, bias),
         None => y,
     };
     shaped(y, shape)
@@ -86,6 +85,16 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
 /// A reshape, which is nothing in the graph where there is none to be made.
 fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
     if x.dims()[..] == shape[..] { Tensor::from_bridge(x.into_bridge()) } else { x.reshape(shape) }
+}
+
+/// [`add_bias`] of a bias of columns: on a device its gradient is a sum in blocks of rows.
+pub(crate) fn add_to_rows<const D: usize>(y: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    if product_type(&y).is_some() || bias.dtype() != y.dtype() {
+        return add_bias(y, bias.unsqueeze());
+    }
+    let shape = y.dims();
+    let rows = shape[..D - 1].iter().product();
+    shaped(plus_bias(shaped(y, [rows, shape[D - 1]]), bias), shape)
 }
 
 /// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in

@@ -8,7 +8,7 @@ use epl_comm::{Copied, Partial, Split};
 use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
-use super::affine::{Weight, add_bias, affine, count_affine};
+use super::affine::{Weight, add_to_rows, affine, count_affine};
 use super::operand::Operand;
 use super::replicated::default_initializer;
 use crate::invalid::{check_group, check_last_dim, refuse};
@@ -191,7 +191,7 @@ pub(crate) fn rows<const D: usize>(
     }
     let sum = Partial::from_local(affine(input, weight, None), context.tensor()).all_reduce();
     match bias {
-        Some(bias) => add_bias(sum, bias.unsqueeze()),
+        Some(bias) => add_to_rows(sum, bias),
         None => sum,
     }
 }
