@@ -36,7 +36,7 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
     let micro_batches = config.num_micro_batch(epl.context().mesh().replicas())?;
     let (world, shard) = (epl.world().clone(), BatchShard::of(epl.context(), micro_batches)?);
     let device = epl.place().device().clone().inner();
-    let mut engine = Engine::build(&epl, |place| model(place), optimizer)?.as_trial();
+    let mut engine = Engine::build(&epl, |place| model(place), optimizer)?.into_trial();
     let mut seconds = Vec::new();
     for _ in 0..STEPS.iter().sum() {
         let mut step = Vec::with_capacity(micro_batches);

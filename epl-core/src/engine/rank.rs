@@ -77,7 +77,7 @@ impl<M: Model> Engine<M> {
     }
 
     /// One of a layout that is tried: the ranks stay in their warm-up, as another layout comes behind it.
-    pub(crate) fn as_trial(mut self) -> Self {
+    pub(crate) fn into_trial(mut self) -> Self {
         self.diagnostics.ends_warm_up = false;
         self
     }
