@@ -38,14 +38,14 @@ limit() {
     timeout --kill-after=10 "$seconds" "$@"
 }
 
-# check NAME SECONDS JOBS PROGRAM FILTER: every test of a program whose name FILTER (of grep -E) finds, so many at a time, each a
-# process of its own, as a device that has failed is lost for the process. A row of the table of tests; what a failure printed is
-# kept at the end of the report.
+# check NAME SECONDS JOBS PROGRAM FILTER [WITHOUT]: every test of a program whose name FILTER (of grep -E) finds and WITHOUT does
+# not, so many at a time, each a process of its own, as a device that has failed is lost for the process. A row of the table of
+# tests; what a failure printed is kept at the end of the report.
 check() {
     local name=$1 seconds=$2 jobs=$3 program=$4 filter=$5 before=$SECONDS logs
     logs=$(mktemp -d -p "$work")
     "$program" --list >"$logs/list" 2>&1
-    sed -n 's/: test$//p' "$logs/list" | grep -v child_ | grep -E "$filter" >"$logs/names"
+    sed -n 's/: test$//p' "$logs/list" | grep -Ev "child_${6:+|$6}" | grep -E "$filter" >"$logs/names"
     # shellcheck disable=SC2016
     limit "$seconds" xargs -a "$logs/names" -P "$jobs" -I{} bash -c '
         timeout --kill-after=10 180 "$0" --exact "$1" --include-ignored --test-threads=1 >"$2/$1.log" 2>&1
@@ -107,8 +107,7 @@ else
     check "two ranks on one GPU, in one process" 240 1 "$here/cuda" "$shared"
 fi
 # One at a time: some look at the device's free memory, and two processes of one share its time already.
-own=$("$here/cuda" --list 2>/dev/null | sed -n 's/: test$//p' | grep -Ev "^absence::|child_|$shared" | paste -sd '|')
-check "collectives, streams, processes, gradients on the device" 500 1 "$here/cuda" "^($own)\$"
+check "collectives, streams, processes, gradients on the device" 500 1 "$here/cuda" . "^absence::|$shared"
 export BURN_DEVICE=cuda
 # In f64: products of f32 are computed in TF32, whose rounding passes the bound.
 check "parity of layouts in f64, ranks through the host" 300 8 "$here/layouts" '^f64::layouts::'

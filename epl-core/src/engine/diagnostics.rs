@@ -17,26 +17,16 @@ pub(super) struct Diagnostics {
     pub profiled: Option<Profile>,
     /// For how many micro-batches it is chosen what is run again.
     pub chosen_for: usize,
-    /// Whether the world is warmed up after an update: not for stages, which may load kernels between a send and a receive at
-    /// any time, nor where a layout is only tried, behind which stages may come.
-    pub ends_warm_up: bool,
 }
 
 impl Diagnostics {
     /// Those of an engine that traces some of its steps, or all that happens.
-    pub fn new(window: Option<TraceWindow>, stages: usize, context: &Context) -> Self {
+    pub fn new(window: Option<TraceWindow>, context: &Context) -> Self {
         if window.is_some() {
             context.switch_trace(false);
         }
-        Self {
-            meters: Meters::default(),
-            trace: (window, 0),
-            has_compared: false,
-            bubble: None,
-            profiled: None,
-            chosen_for: 0,
-            ends_warm_up: stages == 1,
-        }
+        let (meters, trace) = (Meters::default(), (window, 0));
+        Self { meters, trace, has_compared: false, bubble: None, profiled: None, chosen_for: 0 }
     }
 
     /// Switches the trace on for the steps that are to be traced, and off after them: another step begins.

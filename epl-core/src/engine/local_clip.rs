@@ -21,7 +21,7 @@ use super::norm::{self, Squares};
 use crate::config::ReduceMethod;
 use crate::error::Result;
 use crate::model::context::Context;
-use crate::offload::is_host;
+use crate::offload::scaled;
 use crate::params::{Bucket, ParamRecord};
 use crate::plan::Plan;
 use crate::topology::cluster::Axis;
@@ -65,11 +65,8 @@ impl<'a> LocalClip<'a> {
         let squares = self.context.world().all_reduce_values(&squares, ReduceOp::Sum)?;
         let norms: Vec<f64> = squares.iter().map(|squared| squared.sqrt() * self.to_own).collect();
         let factor = norm::clip_factor(norms[own], self.limit);
-        let clipped = self.plan.params.trained().zip(shares).map(|(unit, share)| {
-            let factor = factor / self.copies(unit) as f64;
-            // As in `PerParameter::step`: on a device the operations stay the same.
-            if factor == 1.0 && is_host(&share.device()) { share } else { share * factor }
-        });
+        let clipped = self.plan.params.trained().zip(shares);
+        let clipped = clipped.map(|(unit, share)| scaled(share, factor / self.copies(unit) as f64));
         Ok((clipped.collect(), norms.iter().sum::<f64>() / norms.len() as f64))
     }
 

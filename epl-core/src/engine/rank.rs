@@ -35,6 +35,8 @@ pub struct Engine<M: Model> {
     pub(super) state: ModelState<M>,
     pub(super) diagnostics: Diagnostics,
     pub(super) draws: Draws,
+    /// Whether its layout is only tried, and another one comes behind it.
+    pub(super) is_trial: bool,
 }
 
 impl<M: Model> Engine<M> {
@@ -71,15 +73,14 @@ impl<M: Model> Engine<M> {
         // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
         let state = ModelState::new(params, &plan, optimizer)?;
-        let diagnostics = Diagnostics::new(plan.settings.trace, plan.stages.count(), &context);
+        let diagnostics = Diagnostics::new(plan.settings.trace, &context);
         let draws = Draws::of(&plan);
-        Ok(Self { plan, context, device, communicators, state, diagnostics, draws })
+        Ok(Self { plan, context, device, communicators, state, diagnostics, draws, is_trial: false })
     }
 
     /// One of a layout that is tried: the ranks stay in their warm-up, as another layout comes behind it.
-    pub(crate) fn into_trial(mut self) -> Self {
-        self.diagnostics.ends_warm_up = false;
-        self
+    pub(crate) fn into_trial(self) -> Self {
+        Self { is_trial: true, ..self }
     }
 
     /// What a step runs on, and what it changes.

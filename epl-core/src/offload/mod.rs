@@ -45,3 +45,4 @@ pub use state::HostState;
 pub use storage::Storage;
 pub(crate) use values::contiguous;
 pub use values::is_host;
+pub(crate) use values::scaled;

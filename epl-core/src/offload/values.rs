@@ -70,6 +70,12 @@ pub fn is_host(device: &Device) -> bool {
     device.clone().without_autodiff() == Device::flex()
 }
 
+/// The tensor times a factor. On a device also times one: else whether a norm is clipped would change the operations of a step,
+/// whose kernels would be compiled anew.
+pub(crate) fn scaled<const D: usize>(tensor: Tensor<D>, factor: f64) -> Tensor<D> {
+    if factor == 1.0 && is_host(&tensor.device()) { tensor } else { tensor * factor }
+}
+
 /// A tensor whose elements lie in order: a view of part of a buffer is not copied, as `to_contiguous` would.
 pub(crate) fn contiguous(flex: FlexTensor) -> FlexTensor {
     if flex.is_contiguous() { flex } else { flex.to_contiguous() }

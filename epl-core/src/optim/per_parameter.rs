@@ -14,7 +14,7 @@ use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use super::variant::Variant;
 use crate::checkpoint::Scalar;
 use crate::error::{Error, Result};
-use crate::offload::{HostOptimizer, HostState, Ledger, Storage, Update, is_host};
+use crate::offload::{HostOptimizer, HostState, Ledger, Storage, Update, scaled};
 use crate::params::ParamRecord;
 
 /// One value of a parameter's state.
@@ -108,10 +108,7 @@ impl PerParameter {
             let stepped = self.step_in_one_pass(id, optimizer, update, value, gradient);
             return stepped.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
         }
-        // On a device also by one: whether a norm is clipped would else change the operations of a step, whose kernels would be
-        // compiled anew.
-        let is_scaled = update.factor != 1.0 || !is_host(&device);
-        let gradient = if is_scaled { gradient * update.factor } else { gradient };
+        let gradient = scaled(gradient, update.factor);
         let state = self.take_burn_state(id, D, &device);
         let optimizer = &self.update(id).0.optimizer;
         let (value, state) = optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);

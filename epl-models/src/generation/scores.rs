@@ -35,11 +35,11 @@ pub(crate) fn penalised(config: &GenerationConfig, scores: &mut [f32], written: 
 
 /// The scores of what may be drawn.
 pub(crate) fn warped(config: &GenerationConfig, scores: &mut [f32]) {
-    let best = scores.iter().copied().fold(NEVER, f32::max);
-    if config.temperature != 1.0 && best > NEVER {
-        let temperature = config.temperature as f32;
+    if config.temperature != 1.0 {
+        let (best, temperature) = (scores.iter().copied().fold(NEVER, f32::max), config.temperature as f32);
         // Less the best one, which is then 0 however small the temperature is: two infinite scores have no probabilities.
-        scores.iter_mut().for_each(|score| *score = (*score - best) / temperature);
+        let may_come = scores.iter_mut().filter(|score| **score > NEVER);
+        may_come.for_each(|score| *score = (*score - best) / temperature);
     }
     if let Some(least) = config.top_k.and_then(|count| kth_largest(scores, count)) {
         scores.iter_mut().filter(|score| **score < least).for_each(|score| *score = NEVER);

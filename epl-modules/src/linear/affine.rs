@@ -8,7 +8,7 @@ use epl_core::model::precision::{cast, widen};
 
 use crate::host::product::{Multiply, Product, product};
 use crate::host::{self, ProductType, Real, View, column_sums, product_type};
-use crate::over_rows::plus_bias;
+use crate::over_rows::sum_over_rows;
 
 /// The weight of a linear layer, as it lies: its gradient is made in the same layout, which is the parameter's.
 #[derive(Clone, Debug)]
@@ -95,6 +95,23 @@ pub(crate) fn add_to_rows<const D: usize>(y: Tensor<D>, bias: Tensor<1>) -> Tens
     let shape = y.dims();
     let rows = shape[..D - 1].iter().product();
     shaped(plus_bias(shaped(y, [rows, shape[D - 1]]), bias), shape)
+}
+
+/// `y + bias`, with the gradient of [`bias_gradient`].
+///
+/// # Shapes
+///
+/// - y and output: `[rows, columns]`
+/// - bias: `[columns]`
+fn plus_bias(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
+    custom_vjp_needed(
+        (y, bias),
+        |(y, bias)| (y + bias.unsqueeze(), ()),
+        |(), grad, [_, needs_bias]| {
+            let of_bias = needs_bias.then(|| bias_gradient(&grad));
+            (Some(grad), of_bias)
+        },
+    )
 }
 
 /// `y + bias` in the type of y. A bias of another type, such as one that alone stays in f32 under mixed precision, is added in
@@ -201,7 +218,8 @@ fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
     match product_type(grad) {
         Some(ProductType::F64) => sums::<f64>(grad.clone()),
         Some(ProductType::F32) => sums::<f32>(grad.clone()),
-        Some(ProductType::F16 | ProductType::Bf16) | None => {
+        None => cast(sum_over_rows(widen(grad.clone())), grad.dtype()),
+        Some(ProductType::F16 | ProductType::Bf16) => {
             let [rows, columns] = grad.dims();
             let at_once = (WIDENED_AT_ONCE / columns.max(1)).max(1);
             let of_part = |first: usize| {
@@ -211,5 +229,28 @@ fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
             let sum = (0..rows).step_by(at_once).map(of_part).reduce(|sum, part| sum + part);
             cast(sum.unwrap_or_else(|| sums::<f32>(widen(grad.clone()))), grad.dtype())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::over_rows::tests::{assert_near, numbers};
+
+    #[test]
+    fn a_bias_has_the_gradient_of_a_broadcast_sum() {
+        let [y, seed] = [numbers([600, 5]), numbers([600, 5]) * 3.0].map(Tensor::inner);
+        let bias = numbers([1, 5]).inner().reshape([5]);
+        let through = |add: fn(Tensor<2>, Tensor<1>) -> Tensor<2>| {
+            let y = Tensor::from_inner(y.clone()).require_grad();
+            let bias = Tensor::from_inner(bias.clone()).require_grad();
+            let sum = add(y.clone(), bias.clone());
+            let grads = (sum.clone() * Tensor::from_inner(seed.clone())).sum().backward();
+            let of_y = y.grad(&grads).expect("it takes part");
+            [sum.inner().flatten(0, 1), of_y.flatten(0, 1), bias.grad(&grads).expect("it takes part")]
+        };
+        let ours = through(plus_bias);
+        let exact = through(|y, bias| y + bias.unsqueeze());
+        ours.into_iter().zip(exact).for_each(|(ours, exact)| assert_near(ours, exact));
     }
 }
