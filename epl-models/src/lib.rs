@@ -6,10 +6,12 @@
 //! - [`generation`]: text written token by token: greedily, by chance, by a beam search;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
-//! - [`decoder`]: GPT-2, Llama and Qwen3, which write the next token;
+//! - [`decoder`]: GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE, which write the next token;
+//! - [`indexed`]: corpora of tokens in Megatron's files, and what these models learn from them;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
-//! - [`vit`]: ViT, an image as a sequence of patches.
+//! - [`vit`]: ViT, an image as a sequence of patches;
+//! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches.
 #![warn(missing_docs)]
 
 mod rows;
@@ -20,13 +22,16 @@ pub mod generation;
 pub mod t5;
 pub mod bert;
 pub mod decoder;
+pub mod indexed;
 pub mod vision;
 pub mod resnet;
 pub mod vit;
+pub mod mae;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
+pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{

@@ -114,7 +114,7 @@ pub use linear::{
     LinearCut, Operand, ReplicatedLinear, ReplicatedLinearConfig, SplitInput, SplitLinear, SplitLinearConfig,
 };
 pub use mlp::{ParallelMlp, ParallelMlpConfig};
-pub use moe::{Capacity, Gate, Moe, MoeConfig, MoeOutput, RouterLosses, TokenMask};
+pub use moe::{Balance, Capacity, Gate, Moe, MoeConfig, MoeOutput, RouterLosses, TokenMask};
 pub use norm::{
     BatchStatistics, LayerNorm, LayerNormConfig, Norm, NormConfig, NormKind, RmsNorm, RmsNormConfig, SyncBatchNorm,
     SyncBatchNormConfig,

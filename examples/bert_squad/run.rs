@@ -26,7 +26,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandl
     let first = epl.context().world().rank() == 0;
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
-        let names = bert::BertNames::new(folder);
+        let names = bert::BertNames::new::<QuestionAnswering>(folder)?;
         for record in plan.records().iter().filter(|record| first && names.keeps(&record.name)) {
             println!("`{}` is not in the folder; it starts from the seed", record.name);
         }

@@ -8,8 +8,8 @@ use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use epl::models::BertConfig;
 use epl::models::bert::{
-    self, Bert, BertBatcher, BertNames, ExportedHead, MaskedLanguage, QuestionAnswering, SequenceClassification,
-    measured_beside,
+    self, Bert, BertBatcher, BertNames, ExportedHead, MaskedLanguage, Pretraining, QuestionAnswering,
+    SequenceClassification, measured_beside,
 };
 use epl::models::huggingface::{Folder, read_io};
 use epl::{Engine, EngineSettings, Plan};
@@ -20,11 +20,16 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
     let (weights, model) = bert::open(folder)?;
     // What is stored was computed over all positions of a padded row.
     let model = model.with_answers_in_padding(true);
-    match weights.config().texts("architectures")?[..] {
-        ["BertForQuestionAnswering"] => with_head::<QuestionAnswering>(&weights, &model, layout, export),
-        ["BertForMaskedLM"] => with_head::<MaskedLanguage>(&weights, &model, layout, export),
-        ["BertForSequenceClassification"] => with_head::<SequenceClassification>(&weights, &model, layout, export),
-        ref others => Err(format!("{others:?} is not one of the heads that BERT has here").into()),
+    let architectures = weights.config().texts("architectures")?;
+    let class = |head: &str| architectures == [format!("{}{head}", model.architecture.class())];
+    match () {
+        () if class(QuestionAnswering::CLASS) => with_head::<QuestionAnswering>(&weights, &model, layout, export),
+        () if class(MaskedLanguage::CLASS) => with_head::<MaskedLanguage>(&weights, &model, layout, export),
+        () if class(Pretraining::CLASS) => with_head::<Pretraining>(&weights, &model, layout, export),
+        () if class(SequenceClassification::CLASS) => {
+            with_head::<SequenceClassification>(&weights, &model, layout, export)
+        }
+        () => Err(format!("{architectures:?} is not one of the heads that BERT has here").into()),
     }
 }
 
@@ -50,5 +55,5 @@ fn with_head<H: ExportedHead>(
         bert::export::<H>(model, &trained.parameters, to)?;
         write_io(weights.path(), to, trained.logits.as_ref())?;
     }
-    compare(computed, &reference, &BertNames::new(weights), |path| measured_beside::<H>(model, path))
+    compare(computed, &reference, &BertNames::new::<H>(weights)?, |path| measured_beside::<H>(model, path))
 }

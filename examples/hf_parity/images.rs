@@ -5,7 +5,8 @@ use std::path::Path;
 
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use epl::models::huggingface::{Names, read_io};
+use epl::models::huggingface::{Names, Reference, read_io};
+use epl::models::mae::{self, MaeBatch, MaeNames};
 use epl::models::resnet::{self, ResNet, ResNetNames};
 use epl::models::vision::{ImageBatch, reference_batch};
 use epl::models::vit::{self, ViT, ViTNames};
@@ -21,7 +22,7 @@ pub fn resnet(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<E
         let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &weights)?);
         epl.build(|place| model.init_split(place))?.try_map(load)
     };
-    let computed = run((folder, layout), export.is_some(), build, ResNet::logits_of)?;
+    let computed = run((folder, layout), export.is_some(), build, classified, ResNet::logits_of)?;
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         resnet::export(&model, &trained.parameters, to)?;
     }
@@ -34,29 +35,56 @@ pub fn vit(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Erro
         let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &weights)?);
         epl.build(|place| model.init_split(place))?.try_map(load)
     };
-    let computed = run((folder, layout), export.is_some(), build, ViT::logits_of)?;
+    let computed = run((folder, layout), export.is_some(), build, classified, ViT::logits_of)?;
     if let (Some(to), Some(trained)) = (export, &computed.trained) {
         vit::export(&model, &trained.parameters, to)?;
     }
     compared(folder, export, &computed, &ViTNames::new(&weights), vit::measured_beside)
 }
 
+pub fn mae(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
+    let (weights, model) = mae::open(folder)?;
+    let build = |epl: &Epl| {
+        let load = |model, plan: &Plan| Ok(mae::load(model, plan.records(), &weights)?);
+        epl.build(|place| model.init(place))?.try_map(load)
+    };
+    let computed = run((folder, layout), export.is_some(), build, noisy, |_, pixels| pixels)?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        mae::export(&model, &trained.parameters, to)?;
+    }
+    compared(folder, export, &computed, &MaeNames::new(&weights), vit::measured_beside)
+}
+
+/// Some of the stored images, with their classes.
+fn classified(reference: &Reference, rows: Range<usize>, device: &Device) -> epl::Result<ImageBatch> {
+    let whole = reference_batch(reference, device)?;
+    Ok(ImageBatch::new(whole.pixels.slice([rows.clone()]), whole.host_labels[rows].to_vec()))
+}
+
+/// Some of the stored images, with the numbers that say which patches stay.
+fn noisy(reference: &Reference, rows: Range<usize>, device: &Device) -> epl::Result<MaeBatch> {
+    let MaeBatch { pixels, noise } = mae::reference_batch(reference, device)?;
+    let images = pixels.dims()[0];
+    let own = |noise: Vec<f32>| {
+        let patches = noise.len() / images;
+        noise[rows.start * patches..rows.end * patches].to_vec()
+    };
+    Ok(MaeBatch { noise: noise.map(own), pixels: pixels.slice([rows.clone()]) })
+}
+
 /// What the last stage has of the stored images.
-fn run<M: Model<Batch = ImageBatch>>(
+fn run<M: Model, const D: usize>(
     (folder, layout): (&Path, &Layout),
     is_trained: bool,
     build: impl Fn(&Epl) -> epl::Result<LaidOutModel<M>> + Sync,
-    logits: impl Fn(&M, ModelOutput<M>) -> Tensor<2> + Sync,
+    batch: fn(&Reference, Range<usize>, &Device) -> epl::Result<M::Batch>,
+    logits: impl Fn(&M, ModelOutput<M>) -> Tensor<D> + Sync,
 ) -> Result<Computed, Failure> {
     let reference = read_io(folder)?;
+    let count = reference.input("pixel_values")?.shape()[0];
     let mut ranks = epl::launch(&layout.config()?, |epl| {
         let engine = Engine::new(build(&epl)?, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
-        let count = reference_batch(&reference, engine.device())?.host_labels.len();
-        let batch = |rows: Range<usize>, device: &Device| {
-            let whole = reference_batch(&reference, device)?;
-            Ok(ImageBatch::new(whole.pixels.slice([rows.clone()]), whole.host_labels[rows].to_vec()))
-        };
-        compute(engine, count, batch, &logits, is_trained)
+        compute(engine, count, |rows, device| batch(&reference, rows, device), &logits, is_trained)
     })?;
     Ok(ranks.pop().ok_or("no rank ran")?)
 }

@@ -70,10 +70,11 @@ pub type Failure = Box<dyn std::error::Error>;
 /// Compares the model in a folder with its stored outputs; then makes a step and exports it to another one, if given.
 pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
     match Folder::open(folder)?.model_type()? {
-        "bert" => bert::check(folder, layout, export),
-        "gpt2" | "llama" | "qwen3" => decoder::check(folder, layout, export),
+        "bert" | "roberta" => bert::check(folder, layout, export),
+        "gpt2" | "llama" | "qwen3" | "mixtral" | "qwen3_moe" => decoder::check(folder, layout, export),
         "resnet" => images::resnet(folder, layout, export),
         "vit" => images::vit(folder, layout, export),
+        "vit_mae" => images::mae(folder, layout, export),
         _ => t5::check(folder, layout, export),
     }
 }

@@ -19,7 +19,8 @@ pub(crate) enum Remembers {
 const OF_EPL: &str = "of_epl";
 
 /// The fields of a batch norm that are its running statistics.
-pub(crate) const STATISTICS: [&str; 2] = ["running_mean", "running_var"];
+pub(crate) const STATISTICS: [&str; 5] =
+    ["running_mean", "running_var", "running_bias", "running_load", "running_step"];
 
 /// What is known of a type of layer.
 #[derive(Clone, Copy, Debug)]

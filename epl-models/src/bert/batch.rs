@@ -36,8 +36,8 @@ impl<L> BertItem<L> {
             let (ids, types) = (ids.len(), token_types.len());
             return Some(format!("{ids} tokens, {types} types and {tokens} real tokens; give each token a type"));
         }
-        if ids.len() > config.positions {
-            let (ids, positions) = (ids.len(), config.positions);
+        if ids.len() > config.longest_row() {
+            let (ids, positions) = (ids.len(), config.longest_row());
             return Some(format!("{ids} tokens; the model has {positions} positions: cut the row into windows"));
         }
         if let Some(token) = outside(ids, config.vocab) {

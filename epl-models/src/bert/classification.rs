@@ -6,7 +6,9 @@ use epl_comm::{Error, unwind};
 use epl_core::{Loss, LossWeights, Place};
 use epl_modules::{Dropout, DropoutConfig, ReplicatedLinear, SplitEmbedding};
 
+use super::architecture::BertArchitecture;
 use super::batch::{BertBatch, BertItem};
+use super::carry::BertCarry;
 use super::config::BertConfig;
 use super::cross_entropy::cross_entropy;
 use super::head::BertHead;
@@ -20,6 +22,8 @@ const CROSS_ENTROPY: &str = "cross_entropy";
 /// `dropout(tanh(x₀ P)) C`, where x₀ is the first token's state: the pooler and the classes.
 #[derive(Module, Debug)]
 pub struct SequenceClassification {
+    /// Dropout of the first token's state.
+    pub state_dropout: Dropout,
     /// `[d_model, d_model]`
     pub pooler: ReplicatedLinear,
     /// Dropout of the features.
@@ -38,13 +42,34 @@ pub struct ClassLabels {
 }
 
 impl SequenceClassification {
+    /// The classes of sentences in pretraining: the next one, or any other.
+    pub(super) const SENTENCES: usize = 2;
+
     pub(super) fn new(config: &BertConfig, place: &Place) -> Self {
-        let dropout = DropoutConfig::new(config.classifier_dropout.unwrap_or(config.dropout));
+        let dropout = config.classifier_dropout.unwrap_or(config.dropout);
+        // A RoBERTa drops features of the encoder, too.
+        let of_state = if config.architecture == BertArchitecture::Roberta { dropout } else { 0.0 };
+        Self::with(config, place, config.classes, [of_state, dropout])
+    }
+
+    /// Of whether a text follows another one, without dropout.
+    pub(super) fn of_sentences(config: &BertConfig, place: &Place) -> Self {
+        Self::with(config, place, Self::SENTENCES, [0.0; 2])
+    }
+
+    fn with(config: &BertConfig, place: &Place, classes: usize, [of_state, of_features]: [f64; 2]) -> Self {
         Self {
+            state_dropout: DropoutConfig::new(of_state).init(&place.child("state_dropout")),
             pooler: linear(config, config.d_model).init(&place.child("pooler")),
-            dropout: dropout.init(&place.child("dropout")),
-            classifier: linear(config, config.classes).init(&place.child("classifier")),
+            dropout: DropoutConfig::new(of_features).init(&place.child("dropout")),
+            classifier: linear(config, classes).init(&place.child("classifier")),
         }
+    }
+
+    /// The sum of the losses of all rows that count.
+    pub(super) fn sum(&self, logits: Tensor<3>, labels: &ClassLabels) -> Tensor<1> {
+        let [rows, _, classes] = logits.dims();
+        cross_entropy(logits.reshape([rows, classes]), labels.targets.clone())
     }
 }
 
@@ -70,17 +95,16 @@ impl BertHead for SequenceClassification {
     fn logits(&self, hidden: Tensor<3>, _words: &SplitEmbedding) -> Tensor<3> {
         let [rows, _, d_model] = hidden.dims();
         let first = hidden.slice([0..rows, 0..1, 0..d_model]);
-        self.classifier.forward(self.dropout.forward(self.pooler.forward(first).tanh()))
+        let features = self.pooler.forward(self.state_dropout.forward(first)).tanh();
+        self.classifier.forward(self.dropout.forward(features))
     }
 
     fn weights(labels: &ClassLabels) -> LossWeights {
         LossWeights::new().with(CROSS_ENTROPY, labels.counted as f64)
     }
 
-    fn loss(&self, logits: Tensor<3>, batch: &BertBatch<ClassLabels>) -> Loss {
-        let [rows, _, classes] = logits.dims();
-        let sum = cross_entropy(logits.reshape([rows, classes]), batch.labels.targets.clone());
-        Loss::new().with(CROSS_ENTROPY, sum, 1.0)
+    fn loss(&self, carry: BertCarry, batch: &BertBatch<ClassLabels>) -> Loss {
+        Loss::new().with(CROSS_ENTROPY, self.sum(carry.hidden, &batch.labels), 1.0)
     }
 
     fn reference_labels(reference: &Reference) -> Result<Vec<i64>> {

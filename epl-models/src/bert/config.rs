@@ -4,6 +4,8 @@ use burn::config::Config;
 use epl_core::{Error, Result};
 use epl_modules::Activation;
 
+use super::architecture::BertArchitecture;
+
 /// The shape of a BERT. The defaults are those of Hugging Face: BERT-base.
 ///
 /// ```
@@ -30,7 +32,7 @@ pub struct BertConfig {
     /// Layers of the encoder.
     #[config(default = 12)]
     pub layers: usize,
-    /// Tokens of the longest row: each position has a vector that is learned.
+    /// Positions, of which each has a vector that is learned: [`longest_row`](Self::longest_row) counts those of a row.
     #[config(default = 512)]
     pub positions: usize,
     /// Types of tokens, such as those of the question and those of the text.
@@ -56,6 +58,9 @@ pub struct BertConfig {
     /// The padding token.
     #[config(default = 0)]
     pub pad: i64,
+    /// Which of the encoders it is.
+    #[config(default = "BertArchitecture::Bert")]
+    pub architecture: BertArchitecture,
     /// The number of classes of a classifier.
     #[config(default = 2)]
     pub classes: usize,
@@ -66,8 +71,13 @@ pub struct BertConfig {
 }
 
 /// The names that [`BertConfig::preset`] knows.
-const PRESETS: [(&str, fn(usize) -> BertConfig); 3] =
-    [("tiny", BertConfig::tiny), ("base", BertConfig::base), ("large", BertConfig::large)];
+const PRESETS: [(&str, fn(usize) -> BertConfig); 5] = [
+    ("tiny", BertConfig::tiny),
+    ("base", BertConfig::base),
+    ("large", BertConfig::large),
+    ("roberta-base", BertConfig::roberta_base),
+    ("roberta-large", BertConfig::roberta_large),
+];
 
 impl BertConfig {
     /// 4 layers of 128 with 4 heads, without dropout: to learn a small text by heart within minutes on two cores.
@@ -84,6 +94,34 @@ impl BertConfig {
     /// 24 layers of 1024 with 16 heads.
     pub fn large(vocab: usize) -> Self {
         Self::new(vocab).with_layers(24).with_d_model(1024).with_d_ff(4096).with_heads(16)
+    }
+
+    /// A RoBERTa of 12 layers of 768 with 12 heads.
+    pub fn roberta_base(vocab: usize) -> Self {
+        Self::base(vocab).as_roberta()
+    }
+
+    /// A RoBERTa of 24 layers of 1024 with 16 heads.
+    pub fn roberta_large(vocab: usize) -> Self {
+        Self::large(vocab).as_roberta()
+    }
+
+    fn as_roberta(self) -> Self {
+        let counted = self.with_architecture(BertArchitecture::Roberta).with_pad(1).with_positions(514);
+        counted.with_token_types(1).with_epsilon(1e-5)
+    }
+
+    /// The position of a row's first token.
+    pub fn first_position(&self) -> usize {
+        match self.architecture {
+            BertArchitecture::Bert => 0,
+            BertArchitecture::Roberta => usize::try_from(self.pad).map_or(0, |pad| pad + 1),
+        }
+    }
+
+    /// The most tokens that a row can have.
+    pub fn longest_row(&self) -> usize {
+        self.positions.saturating_sub(self.first_position())
     }
 
     /// The names that [`preset`](Self::preset) knows.
@@ -133,6 +171,10 @@ impl BertConfig {
             }
         }
         match usize::try_from(self.pad) {
+            Ok(pad) if pad < self.vocab && self.longest_row() == 0 => {
+                let (positions, first) = (self.positions, self.first_position());
+                invalid(format!("`positions` is {positions}; a row begins at position {first}, behind that of padding"))
+            }
             Ok(pad) if pad < self.vocab => Ok(()),
             _ => invalid(format!("`pad` is token {}; the tokens are 0 to {}", self.pad, self.vocab - 1)),
         }
@@ -149,7 +191,10 @@ mod tests {
             assert!(BertConfig::preset(name, 7).unwrap().validate().is_ok(), "{name}");
         }
         let message = BertConfig::preset("small", 7).unwrap_err().to_string();
-        assert!(message.contains("no BERT `small`; there are tiny, base, large"), "{message}");
+        assert!(
+            message.contains("no BERT `small`; there are tiny, base, large, roberta-base, roberta-large"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -159,6 +204,9 @@ mod tests {
         assert!(message(BertConfig::new(100).with_heads(7)).contains("`d_model` 768 does not divide into 7 `heads`"));
         assert!(message(BertConfig::new(100).with_pad(100)).contains("`pad` is token 100; the tokens are 0 to 99"));
         assert!(message(BertConfig::new(100).with_pad(-1)).contains("`pad` is token -1"));
+        let roberta = BertConfig::roberta_base(100);
+        assert_eq!((roberta.first_position(), roberta.longest_row()), (2, 512));
+        assert!(message(roberta.with_positions(2)).contains("`positions` is 2; a row begins at position 2"));
         let dropped = BertConfig::new(100).with_classifier_dropout(Some(1.0));
         assert!(message(dropped).contains("`classifier_dropout` is 1"));
     }

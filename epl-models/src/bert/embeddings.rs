@@ -24,6 +24,8 @@ pub struct BertEmbeddings {
     pub norm: LayerNorm,
     /// Dropout of the sum.
     pub dropout: Dropout,
+    #[module(skip)]
+    first_position: usize,
 }
 
 impl BertEmbeddings {
@@ -39,6 +41,7 @@ impl BertEmbeddings {
             token_types: table(config.token_types, "token_types"),
             norm: LayerNormConfig::new(config.d_model).with_epsilon(config.epsilon).init(&place.child("norm")),
             dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
+            first_position: config.first_position(),
         }
     }
 
@@ -48,11 +51,20 @@ impl BertEmbeddings {
     ///
     /// - output: `[rows, length, d_model]`
     pub fn forward<L>(&self, batch: &BertBatch<L>) -> Tensor<3> {
-        let length = batch.dims()[1] as i64;
-        let positions = Tensor::<1, Int>::arange(0..length, &batch.ids.device()).unsqueeze::<2>();
-        let sum = self.words.forward(batch.ids.clone())
-            + lookup(self.token_types.weight.val(), batch.token_types.clone())
-            + lookup(self.positions.weight.val(), positions);
+        let sum = self.words_and_positions(batch) + lookup(self.token_types.weight.val(), batch.token_types.clone());
         self.dropout.forward(self.norm.forward(sum))
+    }
+
+    fn words_and_positions<L>(&self, batch: &BertBatch<L>) -> Tensor<3> {
+        let ([rows, length], first) = (batch.dims(), self.first_position as i64);
+        let positions = Tensor::<1, Int>::arange(first..first + length as i64, &batch.ids.device()).unsqueeze::<2>();
+        let at = |positions| self.words.forward(batch.ids.clone()) + lookup(self.positions.weight.val(), positions);
+        if first == 0 {
+            return at(positions);
+        }
+        // Padding has the position before, and learns neither it nor its word.
+        let both = at(positions.expand([rows, length]).mask_fill(batch.padding.clone(), first - 1));
+        let is_padding = batch.padding.clone().unsqueeze_dim::<3>(2).expand(both.dims());
+        both.clone().mask_where(is_padding, both.detach())
     }
 }

@@ -6,19 +6,21 @@ use epl_core::Place;
 use epl_core::tensors::WholeTensors;
 use serde_json::{Map, Value, json};
 
+use super::architecture::BertArchitecture;
 use super::classification::SequenceClassification;
 use super::config::BertConfig;
 use super::head::BertHead;
 use super::masked_language::MaskedLanguage;
 use super::model::Bert;
 use super::names::BertNames;
+use super::pretraining::Pretraining;
 use super::question_answering::QuestionAnswering;
 use crate::huggingface::{Error, Exported, Result, activation_name, class_names, export};
 
 /// A head that `transformers` has too.
 pub trait ExportedHead: BertHead {
-    /// What the model is called there.
-    const ARCHITECTURE: &'static str;
+    /// What the class of the model ends with there.
+    const CLASS: &'static str;
 
     /// Whether the configuration tells the number of classes.
     const HAS_CLASSES: bool = false;
@@ -28,7 +30,7 @@ pub trait ExportedHead: BertHead {
 }
 
 impl ExportedHead for QuestionAnswering {
-    const ARCHITECTURE: &'static str = "BertForQuestionAnswering";
+    const CLASS: &'static str = "ForQuestionAnswering";
 
     fn model(config: &BertConfig, place: &Place) -> Bert<Self> {
         config.init_question_answering(place)
@@ -36,7 +38,7 @@ impl ExportedHead for QuestionAnswering {
 }
 
 impl ExportedHead for MaskedLanguage {
-    const ARCHITECTURE: &'static str = "BertForMaskedLM";
+    const CLASS: &'static str = "ForMaskedLM";
 
     fn model(config: &BertConfig, place: &Place) -> Bert<Self> {
         config.init_masked_language(place)
@@ -44,11 +46,19 @@ impl ExportedHead for MaskedLanguage {
 }
 
 impl ExportedHead for SequenceClassification {
-    const ARCHITECTURE: &'static str = "BertForSequenceClassification";
+    const CLASS: &'static str = "ForSequenceClassification";
     const HAS_CLASSES: bool = true;
 
     fn model(config: &BertConfig, place: &Place) -> Bert<Self> {
         config.init_classification(place)
+    }
+}
+
+impl ExportedHead for Pretraining {
+    const CLASS: &'static str = "ForPreTraining";
+
+    fn model(config: &BertConfig, place: &Place) -> Bert<Self> {
+        config.init_pretraining(place)
     }
 }
 
@@ -65,7 +75,7 @@ pub fn export<H: ExportedHead>(
 ) -> Result<()> {
     let exported = Exported {
         config: config.to_huggingface::<H>()?,
-        names: &BertNames::written(),
+        names: &BertNames::written::<H>(config.architecture),
         parameters: export::parameters(|place| H::model(config, place))?,
         copies: Vec::new(),
         constants: Vec::new(),
@@ -80,12 +90,19 @@ impl BertConfig {
     ///
     /// # Errors
     ///
-    /// When the configuration is none that can be; `transformers` has all that this BERT has.
+    /// When the configuration is none that can be, and [`Error::Export`] for a RoBERTa with the head of pretraining, which
+    /// `transformers` has not.
     pub fn to_huggingface<H: ExportedHead>(&self) -> Result<Map<String, Value>> {
         self.validate().map_err(Error::core)?;
+        if self.architecture == BertArchitecture::Roberta && H::PATHS == Pretraining::PATHS {
+            return Err(Error::export(
+                "architecture",
+                "is Roberta, which has no head of pretraining; use `MaskedLanguage`",
+            ));
+        }
         let keys = json!({
-            "model_type": "bert",
-            "architectures": [H::ARCHITECTURE],
+            "model_type": self.architecture.model_type(),
+            "architectures": [format!("{}{}", self.architecture.class(), H::CLASS)],
             "vocab_size": self.vocab,
             "hidden_size": self.d_model,
             "intermediate_size": self.d_ff,

@@ -9,6 +9,7 @@ use epl_core::{Loss, LossWeights};
 use epl_modules::SplitEmbedding;
 
 use super::batch::{BertBatch, BertItem};
+use super::carry::BertCarry;
 use super::config::BertConfig;
 use crate::huggingface::{Reference, Result};
 
@@ -26,6 +27,9 @@ pub trait BertHead: Module + ModuleDisplay {
     /// Whether the tokens of a row are the classes of its loss.
     const TOKENS_ARE_CLASSES: bool = false;
 
+    /// Where its parts stand in the model.
+    const PATHS: HeadPaths = HeadPaths { masked: "head", classified: "head" };
+
     /// The labels of rows that are padded to `length`.
     ///
     /// # Errors
@@ -41,6 +45,16 @@ pub trait BertHead: Module + ModuleDisplay {
     /// - output: `[rows, length or 1, classes or this rank's share of them]`
     fn logits(&self, hidden: Tensor<3>, words: &SplitEmbedding) -> Tensor<3>;
 
+    /// The logits of whole rows, beside those of tokens. Collective over the tensor axis.
+    ///
+    /// # Shapes
+    ///
+    /// - hidden: `[rows, length, d_model]`
+    /// - output: `[rows, 1, classes]`
+    fn sentence_logits(&self, _hidden: Tensor<3>, _words: &SplitEmbedding) -> Option<Tensor<3>> {
+        None
+    }
+
     /// The logits of all classes, from this rank's. Collective over the tensor axis.
     fn whole(&self, logits: Tensor<3>) -> Tensor<3> {
         logits
@@ -49,8 +63,8 @@ pub trait BertHead: Module + ModuleDisplay {
     /// The weights of the loss terms.
     fn weights(labels: &Self::Labels) -> LossWeights;
 
-    /// The loss of this rank's logits. Collective over the tensor axis.
-    fn loss(&self, logits: Tensor<3>, batch: &BertBatch<Self::Labels>) -> Loss;
+    /// The loss of what the last segment returned. Collective over the tensor axis.
+    fn loss(&self, carry: BertCarry, batch: &BertBatch<Self::Labels>) -> Loss;
 
     /// The labels that are stored with a model's outputs, for parity tests.
     ///
@@ -58,6 +72,15 @@ pub trait BertHead: Module + ModuleDisplay {
     ///
     /// When they are missing or of another form.
     fn reference_labels(reference: &Reference) -> Result<Vec<Self::Label>>;
+}
+
+/// The paths at which parts of a head stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadPaths {
+    /// Of what says which tokens were hidden.
+    pub masked: &'static str,
+    /// Of what classifies rows.
+    pub classified: &'static str,
 }
 
 /// Makes a [`BertBatch`] of rows with the labels of a head.

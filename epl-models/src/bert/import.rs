@@ -5,15 +5,13 @@ use std::path::Path;
 use epl_core::ParamRecord;
 use epl_modules::Activation;
 
+use super::architecture::BertArchitecture;
 use super::batch::BertItem;
 use super::config::BertConfig;
 use super::head::BertHead;
 use super::model::Bert;
-use super::names::BertNames;
+use super::names::{BertNames, architecture};
 use crate::huggingface::{self, Folder, JsonConfig, Reference, Result};
-
-/// The architecture read here, as `model_type` names it.
-const SUPPORTED: &str = "bert";
 
 impl BertConfig {
     /// The shape that a folder's `config.json` describes.
@@ -22,10 +20,9 @@ impl BertConfig {
     ///
     /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this BERT has not.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
-        folder.require(SUPPORTED)?;
-        let json = folder.config();
+        let (json, architecture) = (folder.config(), architecture(folder)?);
         check_variant(json)?;
-        let config = read_shape(json)?;
+        let config = read_shape(json, architecture)?;
         let checked = config.validate();
         json.checked(config, checked)
     }
@@ -47,7 +44,8 @@ fn check_variant(json: &JsonConfig) -> Result<()> {
     }
 }
 
-fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
+fn read_shape(json: &JsonConfig, architecture: BertArchitecture) -> Result<BertConfig> {
+    let pad = if architecture == BertArchitecture::Roberta { 1 } else { 0 };
     let classifier_dropout = match json.has("classifier_dropout") {
         true => Some(json.number_or("classifier_dropout", 0.1)?),
         false => None,
@@ -65,7 +63,8 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
         .with_classifier_dropout(classifier_dropout)
         .with_epsilon(json.number_or("layer_norm_eps", 1e-12)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
-        .with_pad(json.token_or("pad_token_id", 0)?)
+        .with_pad(json.token_or("pad_token_id", pad)?)
+        .with_architecture(architecture)
         .with_classes(json.classes()?))
 }
 
@@ -79,7 +78,7 @@ fn read_shape(json: &JsonConfig) -> Result<BertConfig> {
 ///
 /// See [`huggingface::load`].
 pub fn load<H: BertHead>(model: Bert<H>, records: &[ParamRecord], folder: &Folder) -> Result<Bert<H>> {
-    huggingface::load(model, records, folder, &BertNames::new(folder))
+    huggingface::load(model, records, folder, &BertNames::new::<H>(folder)?)
 }
 
 /// The stored inputs of a BERT as rows, with their padding, and the labels of a head.

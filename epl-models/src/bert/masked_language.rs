@@ -9,6 +9,7 @@ use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{Activation, LayerNorm, LayerNormConfig, ReplicatedLinear, SplitCrossEntropyConfig, SplitEmbedding};
 
 use super::batch::{BertBatch, BertItem};
+use super::carry::BertCarry;
 use super::config::BertConfig;
 use super::head::BertHead;
 use super::layer::linear;
@@ -56,6 +57,14 @@ impl MaskedLanguage {
         }
     }
 
+    /// The sum of the losses of all tokens that count, from this rank's logits.
+    pub(super) fn sum(&self, logits: Tensor<3>, labels: &TokenLabels) -> Tensor<1> {
+        let [rows, length, classes] = logits.dims();
+        let logits = self.split(logits.reshape([rows * length, classes]));
+        let criterion = SplitCrossEntropyConfig::new().with_ignore_index(IGNORED).init(&self.context);
+        criterion.forward(logits, labels.targets.clone().reshape([rows * length]))
+    }
+
     /// This rank's classes as what they are.
     fn split<const D: usize>(&self, logits: Tensor<D>) -> Split<D> {
         Split::from_local(logits, D - 1, self.vocab, self.context.tensor())
@@ -100,12 +109,8 @@ impl BertHead for MaskedLanguage {
         LossWeights::new().with(CROSS_ENTROPY, labels.counted as f64)
     }
 
-    fn loss(&self, logits: Tensor<3>, batch: &BertBatch<TokenLabels>) -> Loss {
-        let [rows, length, classes] = logits.dims();
-        let logits = self.split(logits.reshape([rows * length, classes]));
-        let criterion = SplitCrossEntropyConfig::new().with_ignore_index(IGNORED).init(&self.context);
-        let targets = batch.labels.targets.clone().reshape([rows * length]);
-        Loss::new().with(CROSS_ENTROPY, criterion.forward(logits, targets), 1.0)
+    fn loss(&self, carry: BertCarry, batch: &BertBatch<TokenLabels>) -> Loss {
+        Loss::new().with(CROSS_ENTROPY, self.sum(carry.hidden, &batch.labels), 1.0)
     }
 
     fn reference_labels(reference: &Reference) -> Result<Vec<Self::Label>> {

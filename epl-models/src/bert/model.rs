@@ -14,6 +14,7 @@ use super::embeddings::BertEmbeddings;
 use super::head::BertHead;
 use super::layer::layer;
 use super::masked_language::MaskedLanguage;
+use super::pretraining::Pretraining;
 use super::question_answering::QuestionAnswering;
 
 /// A BERT with a head.
@@ -38,6 +39,8 @@ pub struct Bert<H> {
 pub type BertForQuestionAnswering = Bert<QuestionAnswering>;
 /// Says which tokens were hidden.
 pub type BertForMaskedLanguage = Bert<MaskedLanguage>;
+/// Says which tokens were hidden, and whether a text follows another.
+pub type BertForPretraining = Bert<Pretraining>;
 /// Classifies rows.
 pub type BertForSequenceClassification = Bert<SequenceClassification>;
 
@@ -55,6 +58,11 @@ impl BertConfig {
     /// Lays out a model that says which tokens were hidden.
     pub fn init_masked_language(&self, place: &Place) -> BertForMaskedLanguage {
         self.init_with(place, |place| MaskedLanguage::new(self, place))
+    }
+
+    /// Lays out a model that says which tokens were hidden, and whether a text follows another.
+    pub fn init_pretraining(&self, place: &Place) -> BertForPretraining {
+        self.init_with(place, |place| Pretraining::new(self, place))
     }
 
     /// Lays out a model that classifies rows.

@@ -1,58 +1,137 @@
 //! Where the parameters of a BERT stand in a folder of Hugging Face.
 
+use super::architecture::{BertArchitecture, SUPPORTED};
 use super::config::BertConfig;
-use super::head::BertHead;
-use crate::huggingface::{Folder, NameTable, Names};
+use super::head::{BertHead, HeadPaths};
+use super::pretraining::Pretraining;
+use crate::huggingface::{Folder, NameTable, Names, Result};
 
 /// The vectors of the tokens, which every BERT has.
 const WORDS: &str = "embeddings.word_embeddings.weight";
 
-/// The names of `BertForQuestionAnswering`, `BertForMaskedLM`, `BertForSequenceClassification`, and of the checkpoints
-/// that these start from: a head that the folder lacks keeps its first values.
+/// What the stored names of heads begin with.
+const HEADS: [&str; 4] = ["cls.", "lm_head.", "qa_outputs.", "classifier."];
+
+/// The names of `BertForQuestionAnswering`, `BertForMaskedLM`, `BertForSequenceClassification`, `BertForPreTraining`, of the same
+/// of a RoBERTa, and of the checkpoints that these start from: a head that the folder lacks keeps its first values.
 #[derive(Clone, Debug)]
 pub struct BertNames {
-    /// `bert.`, or nothing where the encoder was saved alone.
+    /// That of the architecture, or nothing where the encoder was saved alone.
     prefix: &'static str,
     /// The parts of heads that the folder has not.
-    lacking: Vec<&'static str>,
-    /// Scale and shift of the norms are called `weight` and `bias`, or `gamma` and `beta` in the first checkpoints.
+    lacking: Vec<String>,
     table: NameTable,
 }
 
+/// What a folder calls things.
+#[derive(Clone, Copy)]
+struct Spelling {
+    architecture: BertArchitecture,
+    prefix: &'static str,
+    /// Scale and shift of the norms: `weight` and `bias`, or `gamma` and `beta` in the first checkpoints.
+    norm: [&'static str; 2],
+}
+
 /// The parts of heads by the begin of their paths, and of what they are called.
-const HEADS: [(&str, &str); 6] = [
-    ("head.answers.", "qa_outputs."),
-    ("head.transform.", "cls.predictions."),
-    ("head.norm.", "cls.predictions."),
-    ("head.bias", "cls.predictions."),
-    ("head.pooler.", "pooler."),
-    ("head.classifier.", "classifier."),
-];
+struct Heads {
+    answers: [String; 2],
+    transform: [String; 2],
+    norm: [String; 2],
+    bias: [String; 2],
+    pooler: [String; 2],
+    classifier: [String; 2],
+}
+
+impl Heads {
+    fn of(spelling: Spelling, paths: HeadPaths) -> Self {
+        let Spelling { architecture, prefix, .. } = spelling;
+        let HeadPaths { masked, classified } = paths;
+        let pooler = format!("{prefix}pooler.dense");
+        let [transform, norm, bias] = match architecture {
+            BertArchitecture::Bert => {
+                ["transform.dense", "transform.LayerNorm", "bias"].map(|part| ("cls.predictions", part))
+            }
+            BertArchitecture::Roberta => ["dense", "layer_norm", "bias"].map(|part| ("lm_head", part)),
+        }
+        .map(|(head, part)| format!("{head}.{part}"));
+        let [pooler, classifier] = match (architecture, paths == Pretraining::PATHS) {
+            (_, true) => [pooler, "cls.seq_relationship".to_string()],
+            (BertArchitecture::Bert, false) => [pooler, "classifier".to_string()],
+            (BertArchitecture::Roberta, false) => ["classifier.dense", "classifier.out_proj"].map(String::from),
+        };
+        Self {
+            answers: ["head.answers", "qa_outputs"].map(String::from),
+            transform: [format!("{masked}.transform"), transform],
+            norm: [format!("{masked}.norm"), norm],
+            bias: [format!("{masked}.bias"), bias],
+            pooler: [format!("{classified}.pooler"), pooler],
+            classifier: [format!("{classified}.classifier"), classifier],
+        }
+    }
+
+    fn all(&self) -> [&[String; 2]; 6] {
+        [&self.answers, &self.transform, &self.norm, &self.bias, &self.pooler, &self.classifier]
+    }
+
+    fn named(&self, table: NameTable, spelling: Spelling) -> NameTable {
+        let linear = [&self.answers, &self.transform, &self.pooler, &self.classifier];
+        let table = linear.into_iter().fold(table, |table, [path, stored]| table.linear(path, stored));
+        let ([path, stored], [norm, of_norm]) = (&self.bias, &self.norm);
+        normed(table.same(path, stored), norm, of_norm, spelling.norm)
+    }
+}
 
 impl BertNames {
-    /// The names that a folder uses.
-    pub fn new(folder: &Folder) -> Self {
-        let prefix = if folder.shape(WORDS).is_some() { "" } else { "bert." };
+    /// The names that a folder uses, for a model with the head `H`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::huggingface::Error::Unsupported) for another architecture,
+    /// [`Error::Config`](crate::huggingface::Error::Config) when `config.json` says none.
+    pub fn new<H: BertHead>(folder: &Folder) -> Result<Self> {
+        let architecture = architecture(folder)?;
+        let prefix = if folder.shape(WORDS).is_some() { "" } else { prefix(architecture) };
         let first = folder.shape(&format!("{prefix}embeddings.LayerNorm.gamma")).is_some();
-        let has = |part: &str| {
-            let part = if part == "pooler." { format!("{prefix}{part}") } else { part.to_string() };
-            folder.names().any(|name| name.starts_with(&part))
-        };
         let norm = if first { ["gamma", "beta"] } else { ["weight", "bias"] };
-        let lacking = HEADS.iter().filter(|(_, part)| !has(part)).map(|(path, _)| *path).collect();
-        Self::with(prefix, norm, lacking)
+        let spelling = Spelling { architecture, prefix, norm };
+        let has = |part: &str| folder.names().any(|name| name.strip_prefix(part).is_some_and(is_whole));
+        let is_lacking = |[_, stored]: &&[String; 2]| !has(stored);
+        let heads = Heads::of(spelling, H::PATHS);
+        let lacking = heads.all().into_iter().filter(is_lacking).map(|[path, _]| path.clone()).collect();
+        Ok(Self::with(spelling, H::PATHS, lacking))
     }
 
-    /// The names that `transformers` writes.
-    pub fn written() -> Self {
-        Self::with("bert.", ["weight", "bias"], Vec::new())
+    /// The names that `transformers` writes, of a model with the head `H`.
+    pub fn written<H: BertHead>(architecture: BertArchitecture) -> Self {
+        let spelling = Spelling { architecture, prefix: prefix(architecture), norm: ["weight", "bias"] };
+        Self::with(spelling, H::PATHS, Vec::new())
     }
 
-    fn with(prefix: &'static str, norm: [&'static str; 2], lacking: Vec<&'static str>) -> Self {
-        let table = NameTable::new();
-        let table = heads(layers(embeddings(table, prefix, norm), prefix, norm), prefix, norm);
+    fn with(spelling: Spelling, paths: HeadPaths, lacking: Vec<String>) -> Self {
+        let Spelling { prefix, norm, .. } = spelling;
+        let table = layers(embeddings(NameTable::new(), prefix, norm), prefix, norm);
+        let table = Heads::of(spelling, paths).named(table, spelling);
         Self { prefix, lacking, table }
     }
+}
+
+/// What is before the names of the encoder.
+fn prefix(architecture: BertArchitecture) -> &'static str {
+    match architecture {
+        BertArchitecture::Bert => "bert.",
+        BertArchitecture::Roberta => "roberta.",
+    }
+}
+
+/// The architecture of a folder.
+pub(super) fn architecture(folder: &Folder) -> Result<BertArchitecture> {
+    let model_type = folder.model_type()?;
+    BertArchitecture::named(model_type).ok_or_else(|| folder.unsupported(model_type, SUPPORTED))
+}
+
+/// Whether a name ends here, or a part of it.
+fn is_whole(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
 }
 
 fn embeddings(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
@@ -61,7 +140,7 @@ fn embeddings(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
         .same("embeddings.words.weight", &format!("{prefix}{WORDS}"))
         .same("embeddings.positions.weight", &format!("{at}.position_embeddings.weight"))
         .same("embeddings.token_types.weight", &format!("{at}.token_type_embeddings.weight"));
-    normed(table, "embeddings.norm", &at, norm)
+    normed(table, "embeddings.norm", &format!("{at}.LayerNorm"), norm)
 }
 
 fn layers(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
@@ -73,24 +152,14 @@ fn layers(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
         .linear("layers.*.self_attention.heads.output", &at("attention.output.dense"))
         .linear("layers.*.feed_forward.dense.input", &at("intermediate.dense"))
         .linear("layers.*.feed_forward.dense.output", &at("output.dense"));
-    let table = normed(table, "layers.*.self_attention.norm", &at("attention.output"), norm);
-    normed(table, "layers.*.feed_forward.norm", &at("output"), norm)
+    let table = normed(table, "layers.*.self_attention.norm", &at("attention.output.LayerNorm"), norm);
+    normed(table, "layers.*.feed_forward.norm", &at("output.LayerNorm"), norm)
 }
 
-fn heads(table: NameTable, prefix: &str, norm: [&str; 2]) -> NameTable {
-    let table = table
-        .linear("head.answers", "qa_outputs")
-        .linear("head.transform", "cls.predictions.transform.dense")
-        .same("head.bias", "cls.predictions.bias")
-        .linear("head.pooler", &format!("{prefix}pooler.dense"))
-        .linear("head.classifier", "classifier");
-    normed(table, "head.norm", "cls.predictions.transform", norm)
-}
-
-/// A norm, which is part of what it normalises.
+/// A norm.
 fn normed(table: NameTable, ours: &str, at: &str, [gamma, beta]: [&str; 2]) -> NameTable {
-    let table = table.same(&format!("{ours}.gamma"), &format!("{at}.LayerNorm.{gamma}"));
-    table.same(&format!("{ours}.beta"), &format!("{at}.LayerNorm.{beta}"))
+    let table = table.same(&format!("{ours}.gamma"), &format!("{at}.{gamma}"));
+    table.same(&format!("{ours}.beta"), &format!("{at}.{beta}"))
 }
 
 impl Names for BertNames {
@@ -103,11 +172,11 @@ impl Names for BertNames {
         let inside = stored.strip_prefix(self.prefix).unwrap_or(stored);
         inside.starts_with("pooler.")
             || inside == "embeddings.position_ids"
-            || ["cls.", "qa_outputs.", "classifier."].iter().any(|head| stored.starts_with(head))
+            || HEADS.iter().any(|head| stored.starts_with(head))
     }
 
     fn keeps(&self, path: &str) -> bool {
-        self.lacking.iter().any(|part| path.starts_with(part))
+        self.lacking.iter().any(|part| path.strip_prefix(part.as_str()).is_some_and(is_whole))
     }
 }
 
@@ -127,6 +196,7 @@ pub fn measured_beside<H: BertHead>(config: &BertConfig, path: &str) -> Option<S
 
 #[cfg(test)]
 mod tests {
+    use super::super::masked_language::MaskedLanguage;
     use super::*;
     use crate::huggingface::Source;
 
@@ -134,7 +204,7 @@ mod tests {
     fn paths_become_stored_names() {
         let same = |name: &str| Some(Source::Same(name.into()));
         let turned = |name: &str| Some(Source::Transposed(name.into()));
-        let names = BertNames::written();
+        let names = BertNames::written::<MaskedLanguage>(BertArchitecture::Bert);
         assert_eq!(names.source("embeddings.words.weight"), same("bert.embeddings.word_embeddings.weight"));
         assert_eq!(names.source("embeddings.norm.beta"), same("bert.embeddings.LayerNorm.bias"));
         for (path, stored) in [
@@ -156,11 +226,21 @@ mod tests {
         assert_eq!(names.source("head.answers.weight"), turned("qa_outputs.weight"));
         assert_eq!(names.source("head.norm.gamma"), same("cls.predictions.transform.LayerNorm.weight"));
         assert_eq!(names.source("head.pooler.bias"), same("bert.pooler.dense.bias"));
+
+        let names = BertNames::written::<Pretraining>(BertArchitecture::Bert);
+        assert_eq!(names.source("head.masked.bias"), same("cls.predictions.bias"));
+        assert_eq!(names.source("head.sentence.classifier.weight"), turned("cls.seq_relationship.weight"));
+        assert_eq!(names.source("head.sentence.pooler.bias"), same("bert.pooler.dense.bias"));
+        let names = BertNames::written::<MaskedLanguage>(BertArchitecture::Roberta);
+        assert_eq!(names.source("embeddings.norm.beta"), same("roberta.embeddings.LayerNorm.bias"));
+        assert_eq!(names.source("head.norm.gamma"), same("lm_head.layer_norm.weight"));
+        assert_eq!(names.source("head.classifier.weight"), turned("classifier.out_proj.weight"));
     }
 
     #[test]
     fn the_first_checkpoints_have_other_names() {
-        let names = BertNames::with("", ["gamma", "beta"], vec!["head.answers."]);
+        let spelling = Spelling { architecture: BertArchitecture::Bert, prefix: "", norm: ["gamma", "beta"] };
+        let names = BertNames::with(spelling, MaskedLanguage::PATHS, vec!["head.answers".to_string()]);
         assert_eq!(names.source("embeddings.norm.gamma"), Some(Source::Same("embeddings.LayerNorm.gamma".into())));
         assert!(names.keeps("head.answers.bias") && !names.keeps("head.pooler.bias"));
         assert!(names.may_be_left("pooler.dense.bias") && names.may_be_left("cls.seq_relationship.weight"));

@@ -8,6 +8,7 @@ use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{ReplicatedLinear, SplitEmbedding};
 
 use super::batch::{BertBatch, BertItem};
+use super::carry::BertCarry;
 use super::config::BertConfig;
 use super::cross_entropy::{cross_entropy, without};
 use super::head::BertHead;
@@ -103,7 +104,8 @@ impl BertHead for QuestionAnswering {
         LossWeights::new().with(START, labels.starts as f64).with(END, labels.ends as f64)
     }
 
-    fn loss(&self, logits: Tensor<3>, batch: &BertBatch<AnswerLabels>) -> Loss {
+    fn loss(&self, carry: BertCarry, batch: &BertBatch<AnswerLabels>) -> Loss {
+        let logits = carry.hidden;
         self.hand_out(&logits, &batch.tokens);
         let [rows, length, _] = logits.dims();
         let of = |which: usize| {

@@ -33,11 +33,17 @@ impl<H: BertHead> Model for Bert<H> {
 
     fn forward_segment(&self, index: usize, carry: Option<BertCarry>, batch: &BertBatch<H::Labels>) -> BertCarry {
         let hidden = carry.map_or_else(|| self.embeddings.forward(batch), |carry| carry.hidden);
-        let hidden = match self.layers.get(index) {
-            Some(layer) => layer.forward(TransformerInput::new(hidden).with_padding(batch.padding.clone())).hidden,
-            None => self.head.logits(hidden, &self.embeddings.words),
-        };
-        BertCarry { hidden }
+        match self.layers.get(index) {
+            Some(layer) => {
+                let input = TransformerInput::new(hidden).with_padding(batch.padding.clone());
+                BertCarry { hidden: layer.forward(input).hidden, sentence: None }
+            }
+            None => {
+                let words = &self.embeddings.words;
+                let sentence = self.head.sentence_logits(hidden.clone(), words);
+                BertCarry { hidden: self.head.logits(hidden, words), sentence }
+            }
+        }
     }
 
     fn weights(&self, batch: &BertBatch<H::Labels>) -> LossWeights {
@@ -45,6 +51,6 @@ impl<H: BertHead> Model for Bert<H> {
     }
 
     fn loss(&self, carry: BertCarry, batch: &BertBatch<H::Labels>) -> Loss {
-        self.head.loss(carry.hidden, batch)
+        self.head.loss(carry, batch)
     }
 }

@@ -3,6 +3,7 @@
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use epl_comm::{Error, unwind};
+use epl_modules::TokenMask;
 
 use super::config::DecoderConfig;
 use crate::rows::{IGNORED, ignored_if_negative, is_token, padded};
@@ -62,6 +63,8 @@ pub struct DecoderBatch {
     pub targets: Tensor<2, Int>,
     /// How many targets count.
     pub counted: usize,
+    /// Which tokens are real.
+    pub real: TokenMask,
     /// Where the rows stand, in a step of generation.
     pub step: Option<DecoderStep>,
 }
@@ -110,6 +113,7 @@ impl Batcher<DecoderItem, DecoderBatch> for DecoderBatcher {
             ids: padded(&ids, self.config.pad.unwrap_or(0), width, device),
             counted: targets.iter().flatten().filter(|target| **target >= 0).count(),
             targets: padded(&targets, IGNORED, width, device),
+            real: TokenMask::from_lengths(&items.iter().map(|item| item.ids.len()).collect::<Vec<_>>(), width),
             step: None,
         }
     }

@@ -4,6 +4,7 @@ use burn::config::Config;
 use epl_core::{Error, Result};
 use epl_modules::{Activation, NormKind, RotaryConfig};
 
+use super::experts::DecoderExpertsConfig;
 use crate::rows::is_token;
 
 /// The shape of a decoder. The defaults are those of the smallest GPT-2; [`DecoderConfig::preset`] knows others.
@@ -13,6 +14,8 @@ use crate::rows::is_token;
 /// | GPT-2 | learned | LayerNorm | GELU by tanh | everywhere | as of queries | no |
 /// | Llama 2, 3 | rotary, scaled from 3.1 on | RMSNorm | SiLU, gated | none | fewer in the larger ones | no |
 /// | Qwen3 | rotary | RMSNorm | SiLU, gated | none | fewer | yes |
+/// | Mixtral | rotary | RMSNorm | two of several experts, each SiLU, gated | none | fewer | no |
+/// | Qwen3-MoE | rotary | RMSNorm | some of many experts, each SiLU, gated | none | fewer | yes |
 ///
 /// ```
 /// use epl_models::DecoderConfig;
@@ -25,7 +28,8 @@ use crate::rows::is_token;
 /// *Language Models are Unsupervised Multitask Learners*, Radford et al., 2019; *Llama 2*, Touvron et al., 2023
 /// ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288)); *The Llama 3 Herd of Models*, Llama Team, 2024
 /// ([arXiv:2407.21783](https://arxiv.org/abs/2407.21783)); *Qwen3 Technical Report*, Qwen Team, 2025
-/// ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)).
+/// ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)); *Mixtral of Experts*, Jiang et al., 2024
+/// ([arXiv:2401.04088](https://arxiv.org/abs/2401.04088)).
 #[derive(Config, Debug, PartialEq)]
 pub struct DecoderConfig {
     /// The number of tokens.
@@ -66,6 +70,8 @@ pub struct DecoderConfig {
     /// Whether the activation is multiplied by a second product of the input.
     #[config(default = false)]
     pub gated: bool,
+    /// Experts in place of the feed-forward part. Default: none
+    pub experts: Option<DecoderExpertsConfig>,
     /// Whether the linear layers of attention have biases.
     #[config(default = true)]
     pub attention_bias: bool,
@@ -108,6 +114,11 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.d_model / self.heads.max(1))
     }
 
+    /// The experts of a layer, if it has any.
+    pub fn experts_of(&self, layer: usize) -> Option<&DecoderExpertsConfig> {
+        self.experts.as_ref().filter(|experts| experts.are_in(layer))
+    }
+
     /// Checks the numbers. How the model fits a layout, its layers check.
     ///
     /// # Errors
@@ -144,6 +155,9 @@ impl DecoderConfig {
         if let Some((name, share)) = shares.iter().find(|(_, share)| !(0.0..1.0).contains(share)) {
             return invalid(format!("`{name}` is {share}; it should be at least 0 and below 1"));
         }
+        if let Some(fault) = self.experts.as_ref().and_then(|experts| experts.fault(self.layers)) {
+            return invalid(fault);
+        }
         match self.pad.filter(|pad| !is_token(*pad, self.vocab)) {
             Some(pad) => invalid(format!("`pad` is token {pad}; the tokens are 0 to {}", self.vocab - 1)),
             None => Ok(()),
@@ -165,6 +179,11 @@ mod tests {
         assert!(message(config().with_heads(7)).contains("`d_model` 768 does not divide into 7 `heads`"));
         assert!(config().with_heads(7).with_head_dim(Some(64)).validate().is_ok());
         assert!(message(config().with_kv_heads(Some(5))).contains("12 `heads` do not divide into groups for 5"));
+        let experts = |experts: DecoderExpertsConfig| message(config().with_experts(Some(experts)));
+        let two = || DecoderExpertsConfig::new(2);
+        assert!(experts(two().with_auxiliary(-1.0)).contains("`experts.auxiliary` is -1; it should be at least 0"));
+        assert!(experts(two().with_dense_layers(vec![3, 12])).contains("has 12; the layers are 0 to 11"));
+        assert!(experts(two().with_dense_layers((0..12).collect())).contains("has all 12 layers; leave `experts` out"));
         assert!(message(config().with_dropout(1.0)).contains("`dropout` is 1"));
         assert!(message(config().with_pad(Some(100))).contains("`pad` is token 100; the tokens are 0 to 99"));
     }

@@ -32,8 +32,9 @@ pub fn export(config: &DecoderConfig, tensors: &impl WholeTensors, folder: impl 
 impl DecoderConfig {
     /// The keys of a `config.json`: what [`from_huggingface`](Self::from_huggingface) reads.
     ///
-    /// Left out is what only training reads and `transformers` has not: `scaled_output`, and of a Llama or Qwen3 the dropout of
-    /// embeddings and parts.
+    /// Left out is what only training reads and `transformers` has not: `scaled_output`, the dropout of embeddings and parts of
+    /// all but a GPT-2, the routers' z loss. A load-balancing loss over each sequence is none there: `output_router_logits` is
+    /// false.
     ///
     /// # Errors
     ///
@@ -69,10 +70,27 @@ mod tests {
         for name in DecoderConfig::presets() {
             let config = DecoderConfig::preset(name).unwrap().with_pad(Some(7));
             let found = parsed(&config.to_huggingface().unwrap()).unwrap();
-            // A Llama's keys say how wide a head is.
-            let said = config.rotary.is_some().then(|| config.head_width());
+            // The keys of a Llama say how wide a head is, those of a Mixtral only where it is not the usual.
+            let says = config.rotary.is_some() && !name.starts_with("mixtral");
+            let said = says.then(|| config.head_width());
             assert_eq!(found, config.with_head_dim(said), "{name}");
         }
+    }
+
+    #[test]
+    fn layers_without_experts_are_listed_or_counted() {
+        let mut keys = DecoderConfig::preset("qwen3-30b-a3b").unwrap().to_huggingface().unwrap();
+        keys.insert("mlp_only_layers".into(), vec![0, 5].into());
+        keys.insert("decoder_sparse_step".into(), 12.into());
+        let dense = |keys: &Map<String, Value>| parsed(keys).unwrap().experts.map(|experts| experts.dense_layers);
+        let expected: Vec<usize> = (0..48).filter(|layer| ![11, 23, 35, 47].contains(layer)).collect();
+        assert_eq!(dense(&keys), Some(expected));
+        keys.insert("decoder_sparse_step".into(), 49.into());
+        assert_eq!(dense(&keys), None, "no layer has experts");
+        // What does not count in `transformers` is not learned here either.
+        keys.insert("decoder_sparse_step".into(), 1.into());
+        keys.insert("output_router_logits".into(), false.into());
+        assert_eq!(parsed(&keys).unwrap().experts.map(|experts| experts.auxiliary), Some(0.0));
     }
 
     #[test]
@@ -83,6 +101,9 @@ mod tests {
             ("gpt2", "activation_function", "elu".into(), "`activation_function` is `elu`; supported are gelu, "),
             ("qwen3-0.6b", "use_sliding_window", true.into(), "`use_sliding_window` is true"),
             ("qwen3-0.6b", "layer_types", vec!["sliding_attention"].into(), "`layer_types` has a `sliding_attention`"),
+            ("mixtral-8x7b", "router_jitter_noise", 0.1.into(), "`router_jitter_noise` is not 0"),
+            ("mixtral-8x7b", "sliding_window", 4096.into(), "`sliding_window` is not null"),
+            ("qwen3-30b-a3b", "decoder_sparse_step", 0.into(), "`decoder_sparse_step` is 0"),
             ("llama3-8b", "hidden_size", Value::Null, "`hidden_size` is null; it should be a count"),
         ] {
             let mut keys = DecoderConfig::preset(name).unwrap().to_huggingface().unwrap();

@@ -9,12 +9,11 @@
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::Split;
 use epl_core::Incremental;
-use epl_modules::{TransformerCache, TransformerInput};
+use epl_modules::{TokenMask, TransformerCache};
 
 use super::batch::{DecoderBatch, DecoderStep};
 use super::carry::DecoderCarry;
 use super::model::Decoder;
-use super::segments::DecoderSegment;
 use crate::generation::{Generative, PromptRows};
 
 /// The prompts of the rows of a batch.
@@ -37,25 +36,7 @@ impl Incremental for Decoder {
         batch: &DecoderBatch,
         cache: &mut TransformerCache,
     ) -> DecoderCarry {
-        let entered = |carry: Option<DecoderCarry>| carry.expect("a segment behind the first one gets a carry").hidden;
-        let step = batch.step.clone().unwrap_or_default();
-        let hidden = match self.part(index) {
-            DecoderSegment::Embeddings => self.embeddings.forward_at(batch.ids.clone(), step.positions),
-            DecoderSegment::Layer(layer) => {
-                let input = TransformerInput::new(entered(carry)).causal();
-                let input = match step.padding {
-                    Some(padding) => input.with_padding(padding),
-                    None => input,
-                };
-                self.layers[layer].forward_cache(input, cache).hidden
-            }
-            DecoderSegment::Head => {
-                let hidden = entered(carry);
-                let last = hidden.dims()[1] - 1;
-                self.logits(hidden.narrow(1, last, 1)).local()
-            }
-        };
-        DecoderCarry { hidden }
+        self.run(index, carry, batch, Some(cache))
     }
 }
 
@@ -126,11 +107,16 @@ impl PromptRows<DecoderBatch> for DecoderPrompts {
         let columns = self.width + step;
         let padding: Vec<bool> =
             rows.clone().flat_map(|row| (0..columns).map(move |column| column < self.before(row))).collect();
+        let real = match step {
+            0 => TokenMask::new(padding.iter().map(|padding| !padding).collect(), columns),
+            _ => TokenMask::all(rows.len(), 1),
+        };
         let padding = padding.contains(&true).then(|| {
             Tensor::<2, Bool>::from_data(TensorData::new(padding, [self.prompts.len(), columns]), &self.device)
         });
         let ids = self.ints(ids);
         DecoderBatch {
+            real,
             targets: ids.full_like(super::IGNORED),
             ids,
             counted: 0,

@@ -13,7 +13,9 @@ use super::{gpt2, llama};
 use crate::huggingface::{self, Folder, Reference, Result};
 
 impl DecoderConfig {
-    /// The shape that a folder's `config.json` describes; the tokens that end a text are [`Folder::end_tokens`].
+    /// The shape that a folder's `config.json` describes; the tokens that end a text are [`Folder::end_tokens`]. What experts
+    /// learn is what they learn in `transformers`: their load-balancing loss counts where `output_router_logits` is true, and
+    /// is [`Balance::Batch`](epl_modules::Balance::Batch).
     ///
     /// # Errors
     ///

@@ -1,16 +1,19 @@
 //! What a layer of a decoder is, and how parameters start.
 
 use burn::nn::Initializer;
-use epl_modules::{NormOrder, TransformerLayerConfig};
+use epl_modules::{LayerExpertsConfig, NormOrder, TransformerLayerConfig};
 
 use super::config::DecoderConfig;
+use super::experts::DecoderExpertsConfig;
 
-/// A layer: norms before the parts.
-pub(super) fn layer(config: &DecoderConfig) -> TransformerLayerConfig {
+/// Layer `index`: norms before the parts.
+pub(super) fn layer(config: &DecoderConfig, index: usize) -> TransformerLayerConfig {
+    let experts = config.experts_of(index);
+    let d_ff = experts.and_then(|experts| experts.d_ff).unwrap_or(config.d_ff);
     let parts = 2 * config.layers;
     let shrunk = config.deviation / (parts as f64).sqrt();
     let last = Initializer::Normal { mean: 0.0, std: shrunk };
-    TransformerLayerConfig::new(config.d_model, config.heads, config.d_ff)
+    TransformerLayerConfig::new(config.d_model, config.heads, d_ff)
         .with_norm_order(NormOrder::Pre)
         .with_norm(config.norm)
         .with_epsilon(config.epsilon)
@@ -20,6 +23,7 @@ pub(super) fn layer(config: &DecoderConfig) -> TransformerLayerConfig {
         .with_qk_norm(config.qk_norm)
         .with_activation(config.activation)
         .with_gated(config.gated)
+        .with_experts(experts.map(routed))
         .with_bias(config.feed_forward_bias)
         .with_attention_bias(Some(config.attention_bias))
         .with_dropout(config.dropout)
@@ -27,6 +31,15 @@ pub(super) fn layer(config: &DecoderConfig) -> TransformerLayerConfig {
         .with_initializer(Some(normal(config)))
         .with_output_initializer(config.scaled_output.then_some(last))
         .with_bias_initializer(Some(Initializer::Zeros))
+}
+
+fn routed(experts: &DecoderExpertsConfig) -> LayerExpertsConfig {
+    LayerExpertsConfig::new(experts.experts)
+        .with_gate(experts.gate)
+        .with_capacity(experts.capacity)
+        .with_balance(experts.balance)
+        .with_shared(experts.shared)
+        .with_bias_rate(experts.bias_rate)
 }
 
 pub(super) fn normal(config: &DecoderConfig) -> Initializer {

@@ -1,11 +1,11 @@
-//! What `transformers` calls the parameters of a Llama and of a Qwen3, and the keys of their `config.json`.
+//! What `transformers` calls the parameters of a Llama and of those that follow it, and the keys of their `config.json`.
 
 use epl_modules::Activation;
 use serde_json::{Map, Value, json};
 
 use super::architecture::Architecture;
 use super::config::DecoderConfig;
-use super::rope;
+use super::{mixtral, rope};
 use crate::huggingface::{JsonConfig, NameTable, Result, activation_name, written_tokens};
 
 /// The parameters.
@@ -40,33 +40,55 @@ pub(super) fn names() -> NameTable {
 /// The shape; not the tokens that end a text, which another file may say.
 pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<DecoderConfig> {
     check_variant(json)?;
-    let qwen3 = architecture == Architecture::Qwen3;
-    let heads = json.count("num_attention_heads")?;
-    // What `transformers` takes where a file does not say; of a null, each head of queries has its own of keys.
-    let key_heads = if qwen3 && !json.says("num_key_value_heads") { 32 } else { heads };
-    let positions = if qwen3 { 32_768 } else { 2048 };
+    let (heads, layers) = (json.count("num_attention_heads")?, json.count("num_hidden_layers")?);
+    let defaults = Defaults::of(architecture);
+    // A null says that each head of queries has its own of keys.
+    let key_heads = defaults.key_heads.filter(|_| !json.says("num_key_value_heads")).unwrap_or(heads);
     let config = DecoderConfig::llama_like(json.count("vocab_size")?)
         .with_d_model(json.count("hidden_size")?)
         .with_d_ff(json.count("intermediate_size")?)
         .with_heads(heads)
         .with_kv_heads(Some(json.count_or("num_key_value_heads", key_heads)?))
-        .with_layers(json.count("num_hidden_layers")?)
-        .with_positions(json.count_or("max_position_embeddings", positions)?)
-        .with_rotary(Some(rope::read(json)?))
-        .with_qk_norm(qwen3)
-        .with_epsilon(json.number_or("rms_norm_eps", 1e-6)?)
+        .with_layers(layers)
+        .with_positions(json.count_or("max_position_embeddings", defaults.positions)?)
+        .with_rotary(Some(rope::read(json, defaults.theta)?))
+        .with_qk_norm(matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe))
+        .with_epsilon(json.number_or("rms_norm_eps", defaults.epsilon)?)
         .with_activation(json.activation_or("hidden_act", Activation::Silu)?)
+        .with_experts(mixtral::read(json, architecture, layers)?)
         .with_attention_bias(json.flag_or("attention_bias", false)?)
-        .with_feed_forward_bias(!qwen3 && json.flag_or("mlp_bias", false)?)
+        .with_feed_forward_bias(architecture == Architecture::Llama && json.flag_or("mlp_bias", false)?)
         .with_tied_head(json.flag_or("tie_word_embeddings", false)?)
         .with_attention_dropout(json.number_or("attention_dropout", 0.0)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
         .with_pad(json.token("pad_token_id")?);
-    match (json.has("head_dim"), qwen3) {
-        (true, _) => Ok(config.with_head_dim(Some(json.count("head_dim")?))),
-        // Where a Qwen3 does not say, `transformers` takes this.
-        (false, true) => Ok(config.with_head_dim(Some(128))),
-        (false, false) => Ok(config),
+    match json.has("head_dim") {
+        true => Ok(config.with_head_dim(Some(json.count("head_dim")?))),
+        false => Ok(config.with_head_dim(defaults.head_dim)),
+    }
+}
+
+/// What `transformers` takes where a file does not say.
+struct Defaults {
+    /// Of none there are as many as heads.
+    key_heads: Option<usize>,
+    head_dim: Option<usize>,
+    positions: usize,
+    epsilon: f64,
+    theta: f64,
+}
+
+impl Defaults {
+    fn of(architecture: Architecture) -> Self {
+        let llama = Self { key_heads: None, head_dim: None, positions: 2048, epsilon: 1e-6, theta: 10_000.0 };
+        match architecture {
+            Architecture::Qwen3 => Self { key_heads: Some(32), head_dim: Some(128), positions: 32_768, ..llama },
+            Architecture::Qwen3Moe => Self { key_heads: Some(4), positions: 32_768, ..llama },
+            Architecture::Mixtral => {
+                Self { key_heads: Some(8), positions: 131_072, epsilon: 1e-5, theta: 1_000_000.0, ..llama }
+            }
+            Architecture::Gpt2 | Architecture::Llama => llama,
+        }
     }
 }
 
@@ -108,15 +130,21 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
     });
     let mut keys = if let Value::Object(keys) = keys { keys } else { Map::new() };
     match architecture {
-        Architecture::Qwen3 => {
-            keys.insert("layer_types".into(), vec!["full_attention"; config.layers].into());
+        Architecture::Qwen3 | Architecture::Qwen3Moe => {
+            if architecture == Architecture::Qwen3 {
+                keys.insert("layer_types".into(), vec!["full_attention"; config.layers].into());
+            }
             keys.insert("use_sliding_window".into(), false.into());
             keys.insert("sliding_window".into(), Value::Null);
         }
-        _ => {
+        Architecture::Mixtral => {
+            keys.remove("attention_bias");
+        }
+        Architecture::Gpt2 | Architecture::Llama => {
             keys.insert("mlp_bias".into(), config.feed_forward_bias.into());
         }
     }
+    keys.extend(mixtral::write(config, architecture));
     keys.extend(config.rotary.iter().flat_map(rope::write));
     keys
 }

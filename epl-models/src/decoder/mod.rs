@@ -1,4 +1,5 @@
-//! Causal decoders of equal layers that write the next token: GPT-2, Llama and Qwen3 are one model with options.
+//! Causal decoders of equal layers that write the next token: GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE are one model
+//! with options.
 //!
 //! ```text
 //! segment 0        tokens (+ positions) ─ dropout                      ─┐ carry: hidden states
@@ -6,14 +7,15 @@
 //! segment L+1      norm ─ head                                         ─┘ logits, split by classes
 //! ```
 //!
-//! - [`config`], [`preset`]: the shape of a model, and known shapes by name;
+//! - [`config`], [`experts`], [`preset`]: the shape of a model, and known shapes by name;
 //! - [`batch`]: rows of tokens as padded tensors;
 //! - [`embeddings`], `layer`: from tokens to hidden states;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine; [`generate`]: what it writes behind a prompt;
 //! - [`architecture`]: which model of Hugging Face a shape is; `gpt2`, `llama`: what each calls its parameters and the keys of its
-//!   `config.json`, `rope`: the keys of rotary positions;
+//!   `config.json`, `mixtral`: those of experts, `rope`: the keys of rotary positions;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
+pub mod experts;
 pub mod config;
 pub mod preset;
 pub mod batch;
@@ -27,6 +29,7 @@ pub mod architecture;
 mod rope;
 mod gpt2;
 mod llama;
+mod mixtral;
 pub mod names;
 pub mod import;
 pub mod export;
@@ -37,6 +40,7 @@ pub use batch::{DecoderBatch, DecoderBatcher, DecoderItem, DecoderStep};
 pub use carry::DecoderCarry;
 pub use config::DecoderConfig;
 pub use embeddings::DecoderEmbeddings;
+pub use experts::DecoderExpertsConfig;
 pub use export::export;
 pub use generate::DecoderPrompts;
 pub use import::{load, open, reference_items};

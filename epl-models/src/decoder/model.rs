@@ -46,7 +46,7 @@ impl DecoderConfig {
         let head = SplitLinearConfig::new(self.d_model, self.vocab).with_bias(false).with_initializer(normal(self));
         Decoder {
             embeddings: DecoderEmbeddings::new(self, &place.child("embeddings")),
-            layers: (0..self.layers).map(|index| layer(self).init(&layers.child(&index.to_string()))).collect(),
+            layers: (0..self.layers).map(|index| layer(self, index).init(&layers.child(&index.to_string()))).collect(),
             final_norm: NormConfig::new(self.d_model)
                 .with_kind(self.norm)
                 .with_epsilon(self.epsilon)

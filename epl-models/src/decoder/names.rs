@@ -2,7 +2,7 @@
 
 use super::architecture::{Architecture, SUPPORTED};
 use super::config::DecoderConfig;
-use super::{gpt2, llama};
+use super::{gpt2, llama, mixtral};
 use crate::huggingface::{Folder, NameTable, Names, Result};
 
 /// The head, which a folder of a tied one may have as a copy.
@@ -11,7 +11,7 @@ const HEAD: &str = "lm_head.weight";
 /// Buffers that older versions of `transformers` have stored, and that are no weights.
 const BUFFERS: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
 
-/// The names of `GPT2LMHeadModel`, `LlamaForCausalLM` and `Qwen3ForCausalLM`.
+/// The names of `GPT2LMHeadModel`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `MixtralForCausalLM` and `Qwen3MoeForCausalLM`.
 #[derive(Clone, Debug)]
 pub struct DecoderNames {
     /// Whether the head is not a copy of the table of the tokens.
@@ -38,9 +38,10 @@ impl DecoderNames {
     }
 
     fn with(architecture: Architecture, prefix: &str, config: &DecoderConfig) -> Self {
-        let table = match architecture {
-            Architecture::Gpt2 => gpt2::names(prefix),
-            Architecture::Llama | Architecture::Qwen3 => llama::names(),
+        let table = match (architecture, &config.experts) {
+            (Architecture::Gpt2, _) => gpt2::names(prefix),
+            (_, Some(experts)) => mixtral::names(llama::names(), architecture, experts.experts),
+            (_, None) => llama::names(),
         };
         Self { own_head: !config.tied_head, table }
     }

@@ -1,14 +1,15 @@
 //! Known shapes, by name.
 
 use epl_core::{Error, Result};
-use epl_modules::{Activation, NormKind, RotaryConfig, RotaryScaling};
+use epl_modules::{Activation, Balance, Gate, NormKind, RotaryConfig, RotaryScaling};
 
 use super::config::DecoderConfig;
+use super::experts::DecoderExpertsConfig;
 
 type Preset = (&'static str, fn() -> DecoderConfig);
 
 /// The names that [`DecoderConfig::preset`] knows.
-const PRESETS: [Preset; 17] = [
+const PRESETS: [Preset; 21] = [
     ("gpt2", || gpt2(12, 768, 12)),
     ("gpt2-medium", || gpt2(24, 1024, 16)),
     ("gpt2-large", || gpt2(36, 1280, 20)),
@@ -26,6 +27,10 @@ const PRESETS: [Preset; 17] = [
     ("qwen3-8b", || qwen3(Shape { layers: 36, d_model: 4096, d_ff: 12_288, heads: 32, kv_heads: 8 }, false)),
     ("qwen3-14b", || qwen3(Shape { layers: 40, d_model: 5120, d_ff: 17_408, heads: 40, kv_heads: 8 }, false)),
     ("qwen3-32b", || qwen3(Shape { layers: 64, d_model: 5120, d_ff: 25_600, heads: 64, kv_heads: 8 }, false)),
+    ("qwen3-30b-a3b", || qwen3_moe(Shape { layers: 48, d_model: 2048, d_ff: 6144, heads: 32, kv_heads: 4 }, 768)),
+    ("qwen3-235b-a22b", || qwen3_moe(Shape { layers: 94, d_model: 4096, d_ff: 12_288, heads: 64, kv_heads: 4 }, 1536)),
+    ("mixtral-8x7b", || mixtral(Shape { layers: 32, d_model: 4096, d_ff: 14_336, heads: 32, kv_heads: 8 }, 32_768)),
+    ("mixtral-8x22b", || mixtral(Shape { layers: 56, d_model: 6144, d_ff: 16_384, heads: 48, kv_heads: 8 }, 65_536)),
 ];
 
 impl DecoderConfig {
@@ -44,6 +49,8 @@ impl DecoderConfig {
     /// | `llama3.2-1b`, `llama3.2-3b` | 16 × 2048, 28 × 3072; tied, rotary positions scaled | 128256 |
     /// | `qwen3-0.6b`, `qwen3-1.7b`, `qwen3-4b` | 28 × 1024, 28 × 2048, 36 × 2560; tied | 151936 |
     /// | `qwen3-8b`, `qwen3-14b`, `qwen3-32b` | 36 × 4096, 40 × 5120, 64 × 5120 | 151936 |
+    /// | `qwen3-30b-a3b`, `qwen3-235b-a22b` | 48 × 2048, 94 × 4096; 8 of 128 experts | 151936 |
+    /// | `mixtral-8x7b`, `mixtral-8x22b` | 32 × 4096, 56 × 6144; 2 of 8 experts | 32000 |
     ///
     /// # Errors
     ///
@@ -128,13 +135,35 @@ fn qwen3(shape: Shape, tied: bool) -> DecoderConfig {
         .with_tied_head(tied)
 }
 
+/// With what Hugging Face's files say of the load-balancing loss, where it is asked for.
+fn experts(count: usize, choices: usize, d_ff: Option<usize>, coefficient: f64) -> DecoderExpertsConfig {
+    DecoderExpertsConfig::new(count)
+        .with_gate(Gate::TopK { experts: choices, renormalise: true })
+        .with_d_ff(d_ff)
+        .with_balance(Balance::Batch)
+        .with_auxiliary(coefficient * choices as f64)
+}
+
+fn qwen3_moe(shape: Shape, d_ff: usize) -> DecoderConfig {
+    qwen3(shape, false).with_experts(Some(experts(128, 8, Some(d_ff), 0.001)))
+}
+
+fn mixtral(shape: Shape, positions: usize) -> DecoderConfig {
+    let rotary = RotaryConfig::new().with_theta(1_000_000.0);
+    shape
+        .of(DecoderConfig::llama_like(32_000))
+        .with_positions(positions)
+        .with_rotary(Some(rotary))
+        .with_experts(Some(experts(8, 2, None, 0.02)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::huggingface::export::parameters;
 
     /// As counted over the published weights, a tied head once.
-    const PUBLISHED: [(&str, usize); 17] = [
+    const PUBLISHED: [(&str, usize); 21] = [
         ("gpt2", 124_439_808),
         ("gpt2-medium", 354_823_168),
         ("gpt2-large", 774_030_080),
@@ -152,6 +181,10 @@ mod tests {
         ("qwen3-8b", 8_190_735_360),
         ("qwen3-14b", 14_768_307_200),
         ("qwen3-32b", 32_762_123_264),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("qwen3-235b-a22b", 235_093_634_560),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112),
     ];
 
     #[test]

@@ -5,13 +5,11 @@ use serde_json::{Map, Value, json};
 
 use crate::huggingface::{JsonConfig, Result};
 
-/// The base where none is said.
-const THETA: f64 = 10_000.0;
-
 /// Rotary positions as `transformers` 5 writes them, in one object, or as versions before did: the base beside the scaling.
-pub(super) fn read(json: &JsonConfig) -> Result<RotaryConfig> {
+/// `theta` is the base where none is said.
+pub(super) fn read(json: &JsonConfig, theta: f64) -> Result<RotaryConfig> {
     let key = ["rope_parameters", "rope_scaling"].into_iter().find(|key| json.has(key));
-    let theta = json.number_or("rope_theta", THETA)?;
+    let theta = json.number_or("rope_theta", theta)?;
     let Some(key) = key else { return Ok(RotaryConfig::new().with_theta(theta)) };
     let inside = json.object(key)?;
     if inside.number_or("partial_rotary_factor", 1.0)? != 1.0 {
@@ -33,7 +31,7 @@ pub(super) fn read(json: &JsonConfig) -> Result<RotaryConfig> {
     Ok(config.with_scaling(Some(scaling)))
 }
 
-/// The keys that [`read`] reads: one object, and, where they say something, those that versions before `transformers` 5 read.
+/// The keys that [`read`] reads: one object, and those that versions before `transformers` 5 read.
 pub(super) fn write(rotary: &RotaryConfig) -> Map<String, Value> {
     let mut inside = match rotary.scaling {
         None => json!({ "rope_type": "default" }),
@@ -52,9 +50,7 @@ pub(super) fn write(rotary: &RotaryConfig) -> Map<String, Value> {
     if rotary.scaling.is_some() {
         keys.insert("rope_scaling".into(), inside.clone());
     }
-    if rotary.theta != THETA {
-        keys.insert("rope_theta".into(), rotary.theta.into());
-    }
+    keys.insert("rope_theta".into(), rotary.theta.into());
     inside["rope_theta"] = rotary.theta.into();
     keys.insert("rope_parameters".into(), inside);
     keys
@@ -68,7 +64,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         std::fs::write(&path, keys.to_string()).unwrap();
-        read(&JsonConfig::open(path)?)
+        read(&JsonConfig::open(path)?, 10_000.0)
     }
 
     const LLAMA_3: RotaryScaling = RotaryScaling::Llama3 {

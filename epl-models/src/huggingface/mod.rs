@@ -16,7 +16,7 @@
 //! - [`name_table`]: the names of a model's parameters, ours and theirs, for both directions;
 //! - [`assign`]: fills a laid out model from a folder; [`imported`]: a folder under our names, for a part of it;
 //! - [`mod@export`]: writes a folder;
-//! - [`mod@reference`]: inputs and outputs stored beside a model, for parity tests.
+//! - [`mod@reference`]: inputs and outputs stored beside a model, for parity tests; `in_memory`: other names of gradients.
 //!
 //! The names of a model's parameters stand with the model: see [`t5`](crate::t5).
 
@@ -29,6 +29,7 @@ pub mod name_table;
 pub mod assign;
 pub mod imported;
 pub mod export;
+mod in_memory;
 pub mod reference;
 
 pub use assign::{Names, load};

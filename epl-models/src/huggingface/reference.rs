@@ -7,10 +7,12 @@ use burn::tensor::{DType, TensorData};
 
 use super::error::{Error, Result};
 use super::folder::Folder;
+use super::in_memory;
 use super::source::{Source, Stored};
 use super::tensor_file::TensorFile;
 
-/// `io.safetensors`: `input.NAME`, `logits`, `loss` and, for every weight, `grad.NAME`.
+/// `io.safetensors`: `input.NAME`, `logits`, `loss` and, for every weight, `grad.NAME`, where a name is that in the folder or the
+/// one that `transformers` 5 has in memory.
 #[derive(Clone, Debug)]
 pub struct Reference {
     file: TensorFile,
@@ -58,6 +60,15 @@ impl Reference {
         Ok((0..shape[0]).map(|row| values[row * shape[1]..(row + 1) * shape[1]].to_vec()).collect())
     }
 
+    /// Another output, such as `seq_relationship_logits`.
+    ///
+    /// # Errors
+    ///
+    /// As [`input`](Self::input).
+    pub fn output(&self, name: &str) -> Result<TensorData> {
+        self.file.read(name)
+    }
+
     /// The logits.
     pub fn logits(&self) -> Result<TensorData> {
         self.file.read("logits")
@@ -100,6 +111,9 @@ impl Stored for Gradients<'_> {
         let stored = format!("grad.{name}");
         if self.0.file.shape(&stored).is_some() {
             return Ok(self.0.file.rows(&stored, rows)?.convert_dtype(DType::F64));
+        }
+        if let Some(found) = in_memory::rows(&self.0.file, name, rows.clone())? {
+            return Ok(found.convert_dtype(DType::F64));
         }
         let mut shape = self.shape(name).unwrap_or_default().to_vec();
         shape[0] = rows.len();

@@ -42,6 +42,9 @@ pub struct ViTConfig {
     /// Layers of the encoder.
     #[config(default = 12)]
     pub layers: usize,
+    /// Whether positions are sines and cosines, as those of an [`Mae`](crate::Mae); otherwise they are learned.
+    #[config(default = false)]
+    pub fixed_positions: bool,
     /// The function inside the feed-forward part.
     #[config(default = "Activation::Gelu")]
     pub activation: Activation,
@@ -157,6 +160,10 @@ impl ViTConfig {
                 return invalid(format!("`{name}` {whole} is no multiple of `{parts}` {number}"));
             }
         }
+        if self.fixed_positions && !self.d_model.is_multiple_of(4) {
+            let d_model = self.d_model;
+            return invalid(format!("`d_model` {d_model} is no multiple of 4, as positions that are not learned need"));
+        }
         let shares = [
             ("dropout", self.dropout),
             ("attention_dropout", self.attention_dropout),
@@ -169,12 +176,12 @@ impl ViTConfig {
     }
 
     /// How weights start.
-    pub(super) fn initializer(&self) -> Initializer {
+    pub(crate) fn initializer(&self) -> Initializer {
         Initializer::Normal { mean: 0.0, std: self.deviation }
     }
 
     /// A layer of the encoder: norms before the parts, biases everywhere.
-    pub(super) fn layer(&self) -> TransformerLayerConfig {
+    pub(crate) fn layer(&self) -> TransformerLayerConfig {
         TransformerLayerConfig::new(self.d_model, self.heads, self.d_ff)
             .with_norm_order(NormOrder::Pre)
             .with_norm(NormKind::LayerNorm)
@@ -207,6 +214,9 @@ mod tests {
         assert!(message(ViTConfig::new(5).with_heads(7)).contains("`d_model` 768 is no multiple of `heads` 7"));
         let uneven = ViTConfig::new(5).with_patch_size(15);
         assert!(message(uneven).contains("`image_size` 224 is no multiple of `patch_size` 15"));
+        let odd = ViTConfig::new(5).with_d_model(18).with_heads(3);
+        assert!(odd.validate().is_ok());
+        assert!(message(odd.with_fixed_positions(true)).contains("`d_model` 18 is no multiple of 4"));
         assert!(message(ViTConfig::new(5).with_label_smoothing(1.0)).contains("`label_smoothing` is 1"));
     }
 }

@@ -7,6 +7,7 @@ use epl_core::Place;
 use epl_modules::{Dropout, DropoutConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
 
 use super::config::ViTConfig;
+use super::positions::sine_cosine;
 
 /// A vector for each patch and one that stands for the class, each with that of its position.
 #[derive(Module, Debug)]
@@ -15,7 +16,7 @@ pub struct PatchEmbeddings {
     pub projection: ReplicatedConv2d,
     /// The vector in front, from whose last state the class is read. Shape `[1, 1, d_model]`.
     pub class_token: Param<Tensor<3>>,
-    /// The vectors of the positions. Shape `[1, patches + 1, d_model]`.
+    /// The vectors of the positions, frozen where they are not learned. Shape `[1, patches + 1, d_model]`.
     pub positions: Param<Tensor<3>>,
     /// Dropout of the sum.
     pub dropout: Dropout,
@@ -24,15 +25,19 @@ pub struct PatchEmbeddings {
 }
 
 impl PatchEmbeddings {
-    pub(super) fn new(config: &ViTConfig, place: &Place) -> Self {
+    pub(crate) fn new(config: &ViTConfig, place: &Place) -> Self {
         let (d_model, patch) = (config.d_model, [config.patch_size; 2]);
+        let positions = match config.fixed_positions {
+            true => sine_cosine(config, place),
+            false => place.param([1, config.patches() + 1, d_model], config.initializer()),
+        };
         Self {
             projection: ReplicatedConv2dConfig::new([config.channels, d_model], patch)
                 .with_stride(patch)
                 .with_initializer(config.initializer())
                 .init(&place.child("projection")),
             class_token: place.param([1, 1, d_model], config.initializer()),
-            positions: place.param([1, config.patches() + 1, d_model], config.initializer()),
+            positions,
             dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
             image: [config.channels, config.image_size, config.image_size],
         }
@@ -49,6 +54,20 @@ impl PatchEmbeddings {
     ///
     /// Unwinds with an error when images have another size: the positions are of one.
     pub fn forward(&self, pixels: Tensor<4>) -> Tensor<3> {
+        self.dropout.forward(Tensor::cat(self.parts(pixels).to_vec(), 1))
+    }
+
+    /// The vectors of the class token and those of the patches, of which nothing is dropped yet.
+    ///
+    /// # Shapes
+    ///
+    /// - pixels: `[rows, channels, image_size, image_size]`
+    /// - output: `[rows, 1, d_model]` and `[rows, patches, d_model]`
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub fn parts(&self, pixels: Tensor<4>) -> [Tensor<3>; 2] {
         let [rows, channels, height, width] = pixels.dims();
         if [channels, height, width] != self.image {
             let [own_channels, own_height, own_width] = self.image;
@@ -59,8 +78,9 @@ impl PatchEmbeddings {
         }
         let patches: Tensor<3> = self.projection.forward(pixels).flatten::<3>(2, 3).swap_dims(1, 2);
         let class_token = self.class_token.val();
-        let d_model = class_token.dims()[2];
-        let sequence = Tensor::cat(vec![class_token.expand([rows, 1, d_model]), patches], 1);
-        self.dropout.forward(sequence + self.positions.val())
+        let ([_, count, _], d_model) = (patches.dims(), class_token.dims()[2]);
+        let positions = self.positions.val();
+        let class_token = class_token + positions.clone().narrow(1, 0, 1);
+        [class_token.expand([rows, 1, d_model]), patches + positions.narrow(1, 1, count)]
     }
 }

@@ -29,17 +29,24 @@ pub fn export(config: &ViTConfig, tensors: &impl WholeTensors, folder: impl AsRe
 impl ViTConfig {
     /// The keys of a `config.json`: what [`from_huggingface`](Self::from_huggingface) reads.
     ///
-    /// Left out is `label_smoothing`, which only training reads and `transformers` has not.
+    /// Left out are `label_smoothing`, which only training reads and `transformers` has not, and `fixed_positions`: it learns them.
     ///
     /// # Errors
     ///
     /// When the configuration is none that can be.
     pub fn to_huggingface(&self) -> Result<Map<String, Value>> {
         self.validate().map_err(Error::core)?;
+        let mut keys = self.shape_keys();
+        keys.insert("model_type".into(), "vit".into());
+        keys.insert("architectures".into(), vec!["ViTForImageClassification"].into());
+        keys.insert("problem_type".into(), "single_label_classification".into());
+        keys.append(&mut class_names(self.classes));
+        Ok(keys)
+    }
+
+    /// The keys of what an image goes through before its classes.
+    pub(crate) fn shape_keys(&self) -> Map<String, Value> {
         let keys = json!({
-            "model_type": "vit",
-            "architectures": ["ViTForImageClassification"],
-            "problem_type": "single_label_classification",
             "image_size": self.image_size,
             "patch_size": self.patch_size,
             "num_channels": self.channels,
@@ -54,8 +61,6 @@ impl ViTConfig {
             "initializer_range": self.deviation,
             "qkv_bias": true,
         });
-        let Value::Object(mut keys) = keys else { return Ok(Map::new()) };
-        keys.append(&mut class_names(self.classes));
-        Ok(keys)
+        if let Value::Object(keys) = keys { keys } else { Map::new() }
     }
 }

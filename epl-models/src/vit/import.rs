@@ -11,8 +11,10 @@ use super::names::ViTNames;
 use crate::huggingface::{self, Folder, JsonConfig, Result};
 use crate::vision::ClassLayer;
 
-/// The architecture read here, as `model_type` names it.
-const SUPPORTED: &str = "vit";
+/// The architectures read here, as `model_type` names them: an MAE has the encoder of a ViT.
+const SUPPORTED: [&str; 2] = ["vit", "vit_mae"];
+/// The names of all, for errors.
+const NAMES: &str = "vit and vit_mae";
 
 impl ViTConfig {
     /// The shape that a folder's `config.json` describes.
@@ -21,8 +23,10 @@ impl ViTConfig {
     ///
     /// [`Error::Unsupported`](huggingface::Error::Unsupported) for another architecture, [`Error::Config`](huggingface::Error::Config) for a value that this ViT has not.
     pub fn from_huggingface(folder: &Folder) -> Result<Self> {
-        folder.require(SUPPORTED)?;
-        let json = folder.config();
+        let (json, model_type) = (folder.config(), folder.model_type()?);
+        if !SUPPORTED.contains(&model_type) {
+            return Err(folder.unsupported(model_type, NAMES));
+        }
         if !json.flag_or("qkv_bias", true)? {
             return Err(json.error("qkv_bias", "is false; queries, keys and values of a ViT have biases here"));
         }
@@ -52,7 +56,7 @@ fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
 /// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// A class layer that the folder lacks keeps its first values, as when a published ViT begins to learn other classes: those
-/// of a `ViTModel`, whose `config.json` says none, are 2 in [`open`]'s configuration, and are to be set there.
+/// of a `ViTModel` or an MAE, whose `config.json` says none, are 2 in [`open`]'s configuration, and are to be set there.
 ///
 /// # Errors
 ///

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! - [`config`]: the shape of a model, and the known ones;
-//! - [`embeddings`]: from an image to the first hidden states;
+//! - `positions`: those that are not learned; [`embeddings`]: from an image to the first hidden states;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod config;
+mod positions;
 pub mod embeddings;
 pub mod model;
 pub mod segments;
@@ -25,4 +26,6 @@ pub use embeddings::PatchEmbeddings;
 pub use export::export;
 pub use import::{load, open};
 pub use model::ViT;
+pub(crate) use names::encoder_names;
 pub use names::{ViTNames, measured_beside};
+pub(crate) use positions::sine_cosine;

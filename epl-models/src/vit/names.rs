@@ -8,8 +8,8 @@ const CLASS_TOKEN: &str = "embeddings.cls_token";
 /// The class layer, ours and theirs.
 const CLASS_LAYER: (&str, &str) = ("class_layer", "classifier");
 
-/// The names of `ViTForImageClassification`, and of the `ViTModel` that it starts from: a class layer that the folder lacks
-/// keeps its first values.
+/// The names of `ViTForImageClassification`, and of the `ViTModel` or `ViTMAEForPreTraining` that it starts from: a class layer that
+/// the folder lacks keeps its first values.
 #[derive(Clone, Debug)]
 pub struct ViTNames {
     /// `vit.`, or nothing where the encoder was saved alone.
@@ -34,30 +34,37 @@ impl ViTNames {
 }
 
 fn table(prefix: &str) -> NameTable {
-    let at = |part: &str| format!("{prefix}encoder.layer.*.{part}");
     let projection = format!("{prefix}embeddings.patch_embeddings.projection");
-    let table = NameTable::new()
+    let table = encoder_names(NameTable::new(), ["layers", &format!("{prefix}encoder.layer")])
         .same("embeddings.class_token", &format!("{prefix}{CLASS_TOKEN}"))
         .same("embeddings.positions", &format!("{prefix}embeddings.position_embeddings"))
         .same("embeddings.projection.weight", &format!("{projection}.weight"))
         .same("embeddings.projection.bias", &format!("{projection}.bias"))
-        .linear("layers.*.self_attention.heads.query", &at("attention.attention.query"))
-        .linear("layers.*.self_attention.heads.key", &at("attention.attention.key"))
-        .linear("layers.*.self_attention.heads.value", &at("attention.attention.value"))
-        .linear("layers.*.self_attention.heads.output", &at("attention.output.dense"))
-        .linear("layers.*.feed_forward.dense.input", &at("intermediate.dense"))
-        .linear("layers.*.feed_forward.dense.output", &at("output.dense"))
         .linear(CLASS_LAYER.0, CLASS_LAYER.1);
-    let norms = [
-        ("layers.*.self_attention.norm", at("layernorm_before")),
-        ("layers.*.feed_forward.norm", at("layernorm_after")),
-        ("norm", format!("{prefix}layernorm")),
+    normed(table, "norm", &format!("{prefix}layernorm"))
+}
+
+/// The layers of an encoder, ours and theirs.
+pub(crate) fn encoder_names(table: NameTable, [ours, stored]: [&str; 2]) -> NameTable {
+    let linear = [
+        ("self_attention.heads.query", "attention.attention.query"),
+        ("self_attention.heads.key", "attention.attention.key"),
+        ("self_attention.heads.value", "attention.attention.value"),
+        ("self_attention.heads.output", "attention.output.dense"),
+        ("feed_forward.dense.input", "intermediate.dense"),
+        ("feed_forward.dense.output", "output.dense"),
     ];
-    norms.into_iter().fold(table, |table, (ours, stored)| {
-        table
-            .same(&format!("{ours}.gamma"), &format!("{stored}.weight"))
-            .same(&format!("{ours}.beta"), &format!("{stored}.bias"))
-    })
+    let table = linear
+        .into_iter()
+        .fold(table, |table, (own, part)| table.linear(&format!("{ours}.*.{own}"), &format!("{stored}.*.{part}")));
+    let table = normed(table, &format!("{ours}.*.self_attention.norm"), &format!("{stored}.*.layernorm_before"));
+    normed(table, &format!("{ours}.*.feed_forward.norm"), &format!("{stored}.*.layernorm_after"))
+}
+
+fn normed(table: NameTable, ours: &str, stored: &str) -> NameTable {
+    table
+        .same(&format!("{ours}.gamma"), &format!("{stored}.weight"))
+        .same(&format!("{ours}.beta"), &format!("{stored}.bias"))
 }
 
 impl Names for ViTNames {
@@ -66,8 +73,9 @@ impl Names for ViTNames {
     }
 
     fn may_be_left(&self, stored: &str) -> bool {
-        // Of models that were trained for something else, too.
-        stored.strip_prefix(self.prefix).is_some_and(|inside| inside.starts_with("pooler."))
+        // Of models that were trained for something else, too: a `ViTModel`, and what an MAE has behind its encoder.
+        let inside = stored.strip_prefix(self.prefix);
+        inside.is_some_and(|inside| inside.starts_with("pooler.")) || stored.starts_with("decoder.")
     }
 
     fn keeps(&self, path: &str) -> bool {

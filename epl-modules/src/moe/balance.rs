@@ -1,6 +1,6 @@
 //! The two losses that keep routing healthy, each a product of a differentiable tensor and a constant one.
 //!
-//! For a group of n real tokens, with `density[e]` the share of them whose first choice is expert e:
+//! For a group of n real tokens, with `density[e]` the share that expert e has of the choices that the gate counts:
 //!
 //! ```text
 //! auxiliary = E · Σ_e density[e] · mean_t p[t, e] = Σ_t Σ_e p[t, e] · (E · density[e] / n)
@@ -8,15 +8,16 @@
 //! ```
 //!
 //! The auxiliary loss is that of GShard and Switch Transformers: mean(density × proxy) × E². Its density counts
-//! first choices before any token is dropped. The z loss is that of ST-MoE (Zoph et al., 2022).
+//! choices before any token is dropped. With [`Balance::Batch`](super::Balance) the same is taken over all tokens that are run
+//! together, and all layers. The z loss is that of ST-MoE (Zoph et al., 2022).
 //!
 //! What depends on the decision is constant, so both are one multiplication and one sum on the device. They are
 //! summed over groups; a group without real tokens adds nothing. Their weight, the number of groups, belongs to
 //! the model.
 
 use burn::tensor::{Tensor, TensorData};
-use epl_comm::custom_vjp;
-use epl_core::carry;
+use epl_comm::{ReduceOp, custom_vjp, unwind};
+use epl_core::{Context, carry};
 
 use super::mask::TokenMask;
 use super::router::Routed;
@@ -28,7 +29,9 @@ use crate::host::{self, HostFloat, Real, View, host_float};
 /// One sequence is one group, so the weight of either is the number of sequences.
 #[derive(Clone, Debug)]
 pub struct RouterLosses {
-    /// The load-balancing loss. Shape `[1]`.
+    /// The load-balancing loss. Shape `[1]`; with [`Balance::Batch`](super::Balance::Batch) what
+    /// [`over_batch`](Self::over_batch) makes it of: the sum over tokens of each expert's probability, and the choices of each.
+    /// Shape `[2 * experts]`.
     pub auxiliary: Tensor<1>,
     /// The z loss. Shape `[1]`.
     pub z: Tensor<1>,
@@ -45,12 +48,71 @@ impl RouterLosses {
         }
     }
 
-    /// The losses of one call, where `auxiliary` is what each probability is multiplied by.
-    pub(super) fn new(routed: &Routed, auxiliary: Tensor<2>, mask: &TokenMask) -> Self {
-        let (z, factors) = (routed.log_sum.clone().square(), z_factors(mask));
-        let factors = Tensor::from_data(TensorData::new(factors, z.dims()), (&auxiliary.device(), z.dtype()));
-        Self { auxiliary: weighted_sum(routed.probabilities.clone(), auxiliary), z: weighted_sum(z, factors) }
+    /// The load-balancing loss over all tokens that the replicas run together, as a sum over this replica's tokens and layers,
+    /// whose number is its weight. Collective over the replicas.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[1]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a peer fails.
+    pub fn over_batch(&self, context: &Context) -> Tensor<1> {
+        let is_stand_in = context.is_stand_in();
+        custom_vjp(
+            (self.auxiliary.clone(),),
+            |(auxiliary,)| {
+                let experts = auxiliary.dims()[0] / 2;
+                let chosen = auxiliary.clone().slice([experts..2 * experts]);
+                // A stand-in counts for nothing.
+                let chosen = if is_stand_in { chosen.zeros_like() } else { chosen };
+                let chosen = over_replicas(chosen, context);
+                let factors = chosen.clone() * experts as f64 / chosen.sum().clamp_min(1.0);
+                ((auxiliary.slice([0..experts]) * factors.clone()).sum(), factors)
+            },
+            |factors, grad| (Some(Tensor::cat(vec![factors.clone() * grad, factors.zeros_like()], 0)),),
+        )
     }
+
+    /// The losses of one call.
+    pub(super) fn new(routed: &Routed, auxiliary: Tensor<1>, mask: &TokenMask) -> Self {
+        let (z, factors) = (routed.log_sum.clone().square(), z_factors(mask));
+        let device = z.device().without_autodiff();
+        let factors = Tensor::from_data(TensorData::new(factors, z.dims()), (&device, z.dtype()));
+        Self { auxiliary, z: weighted_sum(z, factors) }
+    }
+}
+
+/// The sum over the replicas. Collective where there are several.
+pub(super) fn over_replicas(own: Tensor<1>, context: &Context) -> Tensor<1> {
+    match context.data().size() {
+        1 => own,
+        _ => context.data().all_reduce(own, ReduceOp::Sum).unwrap_or_else(|error| unwind(error)),
+    }
+}
+
+/// The load-balancing loss of each group, summed: `factors` are those of [`auxiliary`].
+pub(super) fn of_groups(routed: &Routed, factors: Tensor<2>) -> Tensor<1> {
+    weighted_sum(routed.probabilities.clone(), factors)
+}
+
+/// What [`RouterLosses::over_batch`] reads: `asked` are the choices of each expert.
+pub(super) fn of_batch(routed: &Routed, asked: Tensor<1>, mask: &TokenMask) -> Tensor<1> {
+    let is_real: Vec<f32> = mask.as_slice().iter().map(|real| f32::from(*real)).collect();
+    let is_real = TensorData::new(is_real, [1, mask.as_slice().len()]);
+    custom_vjp(
+        (routed.probabilities.clone(),),
+        |(probabilities,)| {
+            let is_real = Tensor::<2>::from_data(is_real, (&probabilities.device(), probabilities.dtype()));
+            let sums = is_real.clone().matmul(probabilities).flatten(0, 1);
+            (Tensor::cat(vec![sums, asked], 0), is_real)
+        },
+        |is_real, grad| {
+            let experts = grad.dims()[0] / 2;
+            (Some(is_real.transpose() * grad.slice([0..experts]).unsqueeze_dim(0)),)
+        },
+    )
 }
 
 /// Σ x · factor as one node of the graph; in host memory the order of the additions depends on the sizes alone.
@@ -82,7 +144,17 @@ pub(super) fn auxiliary(routing: &Routing, probabilities: &Tensor<2>) -> Tensor<
     Tensor::from_data(factors, (&device, probabilities.dtype()))
 }
 
-/// The same on the host.
+/// How often each expert is asked, where the probabilities are: `[E]`.
+pub(super) fn asked(routing: &Routing, probabilities: &Tensor<2>) -> Tensor<1> {
+    let (experts, device) = (probabilities.dims()[1], probabilities.device().without_autodiff());
+    let mut asked = vec![0.0; experts];
+    for group in &routing.groups {
+        asked.iter_mut().zip(&group.asked).for_each(|(sum, asked)| *sum += *asked as f64);
+    }
+    Tensor::from_data(TensorData::new(asked, [experts]), (&device, probabilities.dtype()))
+}
+
+/// The factors of [`auxiliary`] on the host.
 pub(super) fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
     let length = routing.mask.length();
     let mut factors = vec![0.0; routing.mask.as_slice().len() * experts];
@@ -91,9 +163,9 @@ pub(super) fn auxiliary_factors(routing: &Routing, experts: usize) -> Vec<f64> {
             continue;
         }
         let group = &routing.groups[token / length];
-        let tokens = group.tokens as f64;
-        for (factor, chosen) in factors.iter_mut().zip(&group.first_choices) {
-            *factor = experts as f64 * (*chosen as f64 / tokens) / tokens;
+        let choices = group.asked.iter().sum::<usize>() as f64;
+        for (factor, asked) in factors.iter_mut().zip(&group.asked) {
+            *factor = experts as f64 * (*asked as f64 / choices) / group.tokens as f64;
         }
     }
     factors

@@ -4,8 +4,9 @@ use burn::config::Config;
 use burn::nn::Initializer;
 use epl_core::Context;
 
-use super::gate::{Capacity, Gate};
+use super::gate::{Balance, Capacity, Gate};
 use crate::activation::Activation;
+use crate::mlp::ParallelMlpConfig;
 
 /// Configuration to create a [`Moe`](super::Moe) layer using the [init function](MoeConfig::init).
 #[derive(Config, Debug)]
@@ -22,6 +23,15 @@ pub struct MoeConfig {
     /// How many tokens of a sequence an expert takes.
     #[config(default = "Capacity::Factor { train: 1.25, eval: 2.0 }")]
     pub capacity: Capacity,
+    /// Over which tokens the load-balancing loss takes its means.
+    #[config(default = "Balance::Sequences")]
+    pub balance: Balance,
+    /// How far after each step the bias of an expert moves that is asked too little or too often; 0.001 in DeepSeek-V3. Default:
+    /// there is none
+    pub bias_rate: Option<f64>,
+    /// The width of a network beside the experts, of their form, that all tokens are sent to, as in DeepSeekMoE (Dai et al.,
+    /// 2024, [arXiv:2401.06066](https://arxiv.org/abs/2401.06066)). Default: none
+    pub shared: Option<usize>,
     /// While training, the router reads its input times noise in `[1 - jitter, 1 + jitter)`.
     #[config(default = 0.0)]
     pub jitter: f64,
@@ -54,12 +64,30 @@ impl MoeConfig {
         Initializer::Normal { mean: 0.0, std: 1.0 / (fan_in as f64).sqrt() }
     }
 
+    /// The network that all tokens are sent to, of so many hidden features.
+    pub(super) fn shared_network(&self, width: usize) -> ParallelMlpConfig {
+        let or_normal =
+            |given: &Option<Initializer>, fan_in| given.clone().unwrap_or_else(|| Self::fan_in_normal(fan_in));
+        ParallelMlpConfig::new(self.d_model, width)
+            .with_activation(self.activation)
+            .with_gated(self.gated)
+            .with_bias(false)
+            .with_dropout(self.dropout)
+            .with_initializer(or_normal(&self.initializer, self.d_model))
+            .with_output_initializer(Some(or_normal(&self.output_initializer, width)))
+    }
+
     /// What is wrong with the configuration on this mesh, if anything.
     pub(super) fn fault(&self, context: &Context) -> Option<String> {
         let Self { d_model, d_ff, experts, gate, jitter, .. } = *self;
         let expert_ranks = context.expert().size();
         if d_model == 0 || d_ff == 0 {
             Some(format!("d_model is {d_model} and d_ff {d_ff}; both must be at least 1"))
+        } else if gate.choices() == 0 || self.shared == Some(0) {
+            let (experts, shared) = (gate.choices(), self.shared);
+            Some(format!(
+                "a token is sent to {experts} experts, and the shared width is {shared:?}; both must be at least 1"
+            ))
         } else if experts < gate.choices() {
             Some(format!("{experts} experts, but the gate {gate:?} sends a token to {}", gate.choices()))
         } else if !experts.is_multiple_of(expert_ranks) {
@@ -67,6 +95,8 @@ impl MoeConfig {
                 "{experts} experts cannot be divided evenly over {expert_ranks} expert ranks; choose an expert \
                  axis that divides {experts}, or a multiple of {expert_ranks} experts"
             ))
+        } else if let Some(rate) = self.bias_rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
+            Some(format!("the bias of experts moves by {rate} a step; it should be above 0, or leave it out"))
         } else if !(0.0..1.0).contains(&jitter) {
             Some(format!("jitter {jitter} is not in [0, 1)"))
         } else {

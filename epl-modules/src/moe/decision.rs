@@ -4,6 +4,7 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use epl_core::offload::is_host;
 
 use super::balance::{self, RouterLosses};
+use super::gate::{Balance, Gate};
 use super::listed;
 use super::mask::TokenMask;
 use super::router::Routed;
@@ -22,10 +23,10 @@ pub enum Decision {
 
 impl Decision {
     /// A decision of the host, for where the layer computes.
-    pub(super) fn of_host(routing: Routing, routed: &Routed, choices: usize) -> Self {
+    pub(super) fn of_host(routing: Routing, routed: &Routed, gate: Gate) -> Self {
         match is_host(&routed.probabilities.device()) {
             true => Self::Listed(routing),
-            false => Self::Slots(Box::new(Slots::listed(&routing, choices, &routed.probabilities))),
+            false => Self::Slots(Box::new(Slots::listed(&routing, gate, &routed.probabilities))),
         }
     }
 
@@ -95,18 +96,24 @@ impl Decision {
     ///
     /// - rows: `[rows, d_model]`
     /// - output: `[tokens, d_model]`
-    pub(super) fn combine(&self, rows: Tensor<2>, routed: &Routed, choices: usize) -> Tensor<2> {
+    pub(super) fn combine(&self, rows: Tensor<2>, routed: &Routed, gate: Gate) -> Tensor<2> {
         match self {
-            Self::Listed(routing) => listed::combine(rows, listed::weights(routed, routing, choices), routing),
+            Self::Listed(routing) => listed::combine(rows, listed::weights(routed, routing, gate), routing),
             Self::Slots(slots) => slots.combine(rows, routed.probabilities.clone()),
         }
     }
 
     /// The losses of the router.
-    pub(super) fn losses(&self, routed: &Routed) -> RouterLosses {
-        let auxiliary = match self {
-            Self::Listed(routing) => balance::auxiliary(routing, &routed.probabilities),
-            Self::Slots(slots) => slots.auxiliary.clone(),
+    pub(super) fn losses(&self, routed: &Routed, balance: Balance) -> RouterLosses {
+        let auxiliary = match (balance, self) {
+            (Balance::Sequences, Self::Listed(routing)) => {
+                balance::of_groups(routed, balance::auxiliary(routing, &routed.probabilities))
+            }
+            (Balance::Sequences, Self::Slots(slots)) => balance::of_groups(routed, slots.auxiliary.clone()),
+            (Balance::Batch, Self::Listed(routing)) => {
+                balance::of_batch(routed, balance::asked(routing, &routed.probabilities), &routing.mask)
+            }
+            (Balance::Batch, Self::Slots(slots)) => balance::of_batch(routed, slots.asked.clone(), &slots.mask),
         };
         RouterLosses::new(routed, auxiliary, self.mask())
     }

@@ -18,6 +18,17 @@ pub enum Gate {
     /// renormalises *after*, so that the other expert then has weight 1. We do as EPL does. EPL's random second
     /// expert (policy "random") is not done.
     Top2,
+    /// The `experts` most probable ones; first choices are placed before second ones, and so on. The load-balancing loss
+    /// counts all choices, that of [`Top2`](Self::Top2) the first ones only.
+    ///
+    /// Mixtral (Jiang et al., 2024) and Qwen3-MoE renormalise.
+    TopK {
+        /// How many experts a token is sent to: k.
+        experts: usize,
+        /// Whether outputs are weighted by probabilities that are renormalised over the experts that take the token;
+        /// otherwise by the probabilities themselves.
+        renormalise: bool,
+    },
 }
 
 impl Gate {
@@ -26,8 +37,39 @@ impl Gate {
         match self {
             Self::Switch => 1,
             Self::Top2 => 2,
+            Self::TopK { experts, .. } => experts,
         }
     }
+
+    /// How many of a token's choices the load-balancing loss counts.
+    pub(super) fn balanced(self) -> usize {
+        match self {
+            Self::Switch | Self::Top2 => 1,
+            Self::TopK { experts, .. } => experts,
+        }
+    }
+
+    /// Whether the weights of a token's experts are renormalised over those that take it.
+    pub(super) fn renormalises(self) -> bool {
+        match self {
+            Self::Switch => false,
+            Self::Top2 => true,
+            Self::TopK { renormalise, .. } => renormalise,
+        }
+    }
+}
+
+/// Over which tokens the load-balancing loss takes its means.
+#[derive(Config, Debug, Copy, PartialEq, Eq)]
+pub enum Balance {
+    /// Over each sequence: the loss is a sum over sequences, which no layout changes.
+    Sequences,
+    /// Over all tokens that are run together, a micro-batch of all replicas, and over all layers: experts need be busy
+    /// alike in a batch, and may be unlike in a sequence. How many micro-batches there are changes what is computed.
+    ///
+    /// The loss of Mixtral in Hugging Face; *Demons in the Detail: On Implementing Load Balancing Loss for Training
+    /// Specialized Mixture-of-Expert Models*, Qiu et al., 2025 ([arXiv:2501.11873](https://arxiv.org/abs/2501.11873)).
+    Batch,
 }
 
 /// How many tokens of one group an expert takes. What comes over it is dropped.

@@ -5,7 +5,8 @@ use burn::tensor::{Bool, Tensor};
 use epl_core::offload::is_host;
 use epl_core::{Context, Place};
 
-use super::balance::RouterLosses;
+use super::balance::{RouterLosses, asked};
+use super::bias::BalanceBias;
 use super::config::MoeConfig;
 use super::decision::Decision;
 use super::dispatch::Dispatch;
@@ -15,11 +16,12 @@ use super::router::{Routed, Router};
 use super::routing::{Rules, route};
 use super::slots::{Slots, Tally};
 use crate::invalid::refuse;
+use crate::mlp::ParallelMlp;
 use crate::placement::check_enough;
 
 /// A mixture of experts in place of a feed-forward network.
 ///
-/// A router sends every token to one expert, or two, of [`MoeConfig::experts`] feed-forward networks, as long as
+/// A router sends every token to one expert, or several, of [`MoeConfig::experts`] feed-forward networks, as long as
 /// they have room. One sequence is one group: capacity and dropping never look beyond it. A token that no expert
 /// takes comes out as zeros, so that the residual connection around the layer passes it through, as Switch
 /// Transformers has it. (Hugging Face differs: its version 4 let such a token pass multiplied by its probability,
@@ -39,6 +41,10 @@ pub struct Moe {
     pub router: Router,
     /// This rank's experts.
     pub experts: Experts,
+    /// The network that all tokens are sent to.
+    pub shared: Option<ParallelMlp>,
+    /// What balances experts without a loss.
+    pub bias: Option<BalanceBias>,
     #[module(skip)]
     settings: Settings,
     #[module(skip)]
@@ -58,7 +64,8 @@ struct Settings {
 pub struct MoeOutput {
     /// The tokens after their experts. Shape `[batch, seq, d_model]`.
     pub hidden: Tensor<3>,
-    /// The load-balancing loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`.
+    /// The load-balancing loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`; with
+    /// [`Balance::Batch`](super::Balance::Batch) as [`RouterLosses::auxiliary`].
     pub auxiliary: Tensor<1>,
     /// The z loss, summed over sequences. Its weight is the number of sequences. Shape `[1]`.
     pub z: Tensor<1>,
@@ -94,6 +101,8 @@ impl MoeConfig {
         Moe {
             router: Router::new(self, &place.child("router")),
             experts: Experts::new(self, &place.child("experts")),
+            shared: self.shared.map(|width| self.shared_network(width).init(&place.child("shared"))),
+            bias: self.bias_rate.map(|rate| BalanceBias::new(self.experts, rate, &place.child("bias"))),
             settings,
             context: place.context().clone(),
         }
@@ -146,12 +155,15 @@ impl Moe {
         check_mask(decision.mask(), batch, length);
         let dispatch = Dispatch::new(&decision.counts(config.experts), self.context.expert());
         let mask = self.experts.mask([batch, length], routed, decision, &dispatch);
+        let shared = self.shared.as_ref().map(|shared| shared.forward(x.clone()).cast(dtype));
         let rows = dispatch.send(decision.rows_of(x.reshape([batch * length, width])));
         let rows = self.experts.forward(rows, &dispatch.arrangement, mask);
         let rows = dispatch.send_back(rows);
-        let hidden = decision.combine(rows, routed, config.gate.choices());
-        let RouterLosses { auxiliary, z } = decision.losses(routed);
-        MoeOutput { hidden: hidden.reshape([batch, length, width]).cast(dtype), auxiliary, z }
+        let hidden = decision.combine(rows, routed, config.gate);
+        let RouterLosses { auxiliary, z } = decision.losses(routed, config.balance);
+        let hidden = hidden.reshape([batch, length, width]).cast(dtype);
+        let hidden = shared.map_or(hidden.clone(), |shared| hidden + shared);
+        MoeOutput { hidden, auxiliary, z }
     }
 
     /// Decides where the tokens go, and counts it in the metrics. On a device it is decided there where the experts' room, which
@@ -190,8 +202,20 @@ impl Moe {
         (mask, Rules { experts, gate, capacity, training: self.context.is_training() })
     }
 
+    /// What tokens choose by: probabilities, and the bias.
+    fn scores(&self, routed: &Routed) -> Tensor<2> {
+        let probabilities = routed.agree(&self.context);
+        match &self.bias {
+            Some(bias) => bias.scores(probabilities),
+            None => probabilities,
+        }
+    }
+
     fn decide_there(&self, routed: &Routed, mask: TokenMask, rules: &Rules) -> Decision {
-        let (slots, Tally { taken, dropped }) = Slots::new(routed.agree(&self.context), mask, rules);
+        let (slots, Tally { taken, dropped }) = Slots::new(self.scores(routed), mask, rules);
+        if let Some(bias) = &self.bias {
+            bias.count(slots.asked.clone());
+        }
         if rules.training {
             self.context.note_metric(&self.settings.tokens_metric, taken);
             self.context.note_metric(&self.settings.dropped_metric, dropped);
@@ -200,14 +224,17 @@ impl Moe {
     }
 
     fn decide_here(&self, routed: &Routed, mask: &TokenMask, rules: &Rules) -> Decision {
-        let probabilities: Vec<f64> = self.context.read(routed.agree(&self.context)).iter().collect();
-        let routing = route(&probabilities, mask, rules);
+        let scores: Vec<f64> = self.context.read(self.scores(routed)).iter().collect();
+        let routing = route(&scores, mask, rules);
+        if let Some(bias) = &self.bias {
+            bias.count(asked(&routing, &routed.probabilities));
+        }
         if rules.training {
             let counts: Vec<f64> = routing.counts(rules.experts).into_iter().map(|count| count as f64).collect();
             self.context.add_metric(&self.settings.tokens_metric, &counts);
             self.context.add_metric(&self.settings.dropped_metric, &[routing.dropped as f64]);
         }
-        Decision::of_host(routing, routed, rules.gate.choices())
+        Decision::of_host(routing, routed, rules.gate)
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a list of assignments says of rows, in host memory: experts take as many as come.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use epl_core::model::precision::in_wide;
 
+use super::gate::Gate;
 use super::moving::numbers;
 use super::router::Routed;
-use super::routing::{Assignment, Routing};
+use super::routing::Routing;
 use crate::embedding::rows_at;
 use crate::host::{self, HostFloat, Real, View, host_float};
 
@@ -64,37 +65,58 @@ fn combine_on_host<T: Real>(rows: Tensor<2>, weights: Tensor<2>, tokens: Vec<usi
 
 /// The weight of each assignment: differentiable in the probabilities.
 ///
-/// A switch gate weighs by the probability. A top-2 gate shares a token between the experts that take it:
+/// It is the probability of the expert, or where the gate renormalises, its share in those of all experts that take the token:
 ///
 /// ```text
-/// both take it:  p / (p + q)        p of this expert, q of the other one
-/// one takes it:  1                  whatever p, so the router learns nothing from it
+/// several take it:  p / (p + q + …)     p of this expert, q … of the others
+/// one takes it:     1                   whatever p, so the router learns nothing from it
 /// ```
 ///
 /// # Shapes
 ///
 /// - output: `[assignments, 1]`
-pub(super) fn weights(routed: &Routed, routing: &Routing, choices: usize) -> Tensor<2> {
-    let [tokens, experts] = routed.probabilities.dims();
-    let device = routed.probabilities.device();
-    let flat = routed.probabilities.clone().reshape([tokens * experts]);
-    let select = |expert: fn(&Assignment) -> usize| {
-        let places = routing.assignments.iter().map(|assignment| assignment.token * experts + expert(assignment));
-        flat.clone().select(0, numbers(places.collect(), &device))
-    };
-    let own = select(|assignment| assignment.expert);
-    if choices == 1 {
-        return own.unsqueeze_dim(1);
+pub(super) fn weights(routed: &Routed, routing: &Routing, gate: Gate) -> Tensor<2> {
+    let ([tokens, experts], device) = (routed.probabilities.dims(), routed.probabilities.device());
+    let places = routing.assignments.iter().map(|one| one.token * experts + one.expert).collect();
+    let own = routed.probabilities.clone().reshape([tokens * experts]).select(0, numbers(places, &device));
+    let own = own.unsqueeze_dim(1);
+    if !gate.renormalises() {
+        return own;
     }
-    let other = select(|assignment| assignment.partner.unwrap_or(assignment.expert));
-    let indicator = |value: fn(bool) -> bool| {
-        let values: Vec<f32> =
-            routing.assignments.iter().map(|assignment| f32::from(value(assignment.partner.is_some()))).collect();
-        let shape = [values.len()];
-        Tensor::<1>::from_data(TensorData::new(values, shape), (&device, own.dtype()))
-    };
-    let (shared, alone) = (indicator(|shared| shared), indicator(|shared| !shared));
-    let share = own.clone() * shared.clone() + alone.clone();
-    let total = (own + other) * shared + alone;
-    (share / total).unsqueeze_dim(1)
+    let of_tokens = routing.assignments.iter().map(|one| one.token).collect();
+    match host_float(&own) {
+        Some(HostFloat::Double) => shares::<f64>(own, of_tokens, tokens),
+        _ => shares::<f32>(own, of_tokens, tokens),
+    }
+}
+
+/// The share of each row's number in those of all rows of its token, as one operation.
+fn shares<T: Real>(own: Tensor<2>, of_rows: Vec<usize>, tokens: usize) -> Tensor<2> {
+    custom_vjp(
+        (own,),
+        move |(own,)| {
+            let (device, dims, own) = (own.device(), own.dims(), View::<T>::new(own));
+            let (mut totals, mut counts) = (vec![T::ZERO; tokens], vec![0; tokens]);
+            for (token, own) in of_rows.iter().zip(own.slice()) {
+                totals[*token] += *own;
+                counts[*token] += 1;
+            }
+            let share =
+                |(token, own): (&usize, &T)| if counts[*token] == 1 { T::of(1.0) } else { *own / totals[*token] };
+            let shares: Vec<T> = of_rows.iter().zip(own.slice()).map(share).collect();
+            (host::tensor(shares.clone(), dims, &device), (of_rows, shares, totals, counts))
+        },
+        |(of_rows, shares, totals, counts), grad| {
+            let (device, dims, grad) = (grad.device(), grad.dims(), View::<T>::new(grad));
+            // d share / d own is (1 - share) / total, d share / d other is -share / total.
+            let mut means = vec![T::ZERO; totals.len()];
+            let rows = || of_rows.iter().zip(&shares).zip(grad.slice());
+            rows().for_each(|((token, share), grad)| means[*token] += *share * *grad);
+            let of_row = |((token, _), grad): ((&usize, &T), &T)| match counts[*token] {
+                1 => T::ZERO,
+                _ => (*grad - means[*token]) / totals[*token],
+            };
+            (Some(host::tensor(rows().map(of_row).collect(), dims, &device)),)
+        },
+    )
 }

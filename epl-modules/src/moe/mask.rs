@@ -16,6 +16,18 @@ pub struct TokenMask {
 }
 
 impl TokenMask {
+    /// Of each token of sequences of `length` tokens whether it is real.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when they are not so many whole sequences.
+    pub fn new(real: Vec<bool>, length: usize) -> Self {
+        if !real.len().is_multiple_of(length.max(1)) {
+            refuse(format!("{} tokens are no sequences of {length}: give as many for each sequence", real.len()));
+        }
+        Self { length, real: real.into() }
+    }
+
     /// A batch without padding: `groups` sequences of `length` tokens.
     pub fn all(groups: usize, length: usize) -> Self {
         Self { length, real: vec![true; groups * length].into() }
@@ -44,8 +56,7 @@ impl TokenMask {
     /// - padding: `[batch, seq]`, true where the token is padding
     pub fn from_padding(padding: Tensor<2, Bool>) -> Self {
         let [_, length] = padding.dims();
-        let real = padding.into_data().iter::<bool>().map(|padding| !padding).collect();
-        Self { length, real }
+        Self::new(padding.into_data().iter::<bool>().map(|padding| !padding).collect(), length)
     }
 
     /// How many sequences there are.
@@ -85,7 +96,10 @@ mod tests {
         let rows = [0, 1, 2].map(|row| [padding[row][0], padding[row][1], padding[row][2]]);
         assert_eq!(TokenMask::from_padding(Tensor::from_data(rows, &Device::flex())), lengths);
         assert_eq!(TokenMask::all(2, 3), TokenMask::from_lengths(&[3, 3], 3));
+        assert_eq!(TokenMask::new(expected.to_vec(), 3), lengths);
         assert_eq!(TokenMask::all(2, 0).groups(), 0);
+        let error = epl_comm::catch(|| TokenMask::new(vec![true; 5], 3)).expect_err("5 is not 3 or 6");
+        assert!(error.to_string().contains("5 tokens are no sequences of 3"), "{error}");
     }
     #[test]
     fn a_sequence_longer_than_the_batch_is_refused() {

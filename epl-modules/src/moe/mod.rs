@@ -1,4 +1,4 @@
-//! Mixture of experts: top-1 (switch) and top-2 gates by groups, experts divided over the expert axis.
+//! Mixture of experts: switch, top-2 and top-k gates by groups, experts divided over the expert axis.
 //!
 //! ```text
 //! x ──┬─ router ── probabilities ── route ── Routing          pure numbers: routing, gate, mask
@@ -18,6 +18,7 @@ pub mod routing;
 mod moving;
 mod router;
 mod balance;
+mod bias;
 mod listed;
 mod slots;
 mod decision;
@@ -27,10 +28,11 @@ mod expert;
 mod layer;
 
 pub use balance::RouterLosses;
+pub use bias::BalanceBias;
 pub use config::MoeConfig;
 pub use decision::Decision;
 pub use expert::Experts;
-pub use gate::{Capacity, Gate};
+pub use gate::{Balance, Capacity, Gate};
 pub use layer::{Moe, MoeOutput};
 pub use mask::TokenMask;
 pub use router::{Routed, Router};

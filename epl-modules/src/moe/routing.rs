@@ -3,7 +3,7 @@
 //! ```text
 //! probabilities [tokens, E] ─┐
 //! mask of real tokens ───────┤ route ─> Routing { assignments, sorted by expert, then token;
-//! gate, capacity ────────────┘                    first choices and real tokens of every group; dropped }
+//! gate, capacity ────────────┘                    choices and real tokens of every group; dropped }
 //! ```
 //!
 //! A group is one sequence. Capacity, positions and dropping never look across its border, so neither the cut of
@@ -35,8 +35,6 @@ pub struct Assignment {
     pub expert: usize,
     /// The token, counted through the whole batch.
     pub token: usize,
-    /// The other expert that takes this token, if there is one.
-    pub partner: Option<usize>,
 }
 
 /// What one group contributes to the losses.
@@ -44,8 +42,8 @@ pub struct Assignment {
 pub struct Group {
     /// How many of its tokens are real.
     pub tokens: usize,
-    /// How many real tokens have each expert as first choice, before any is dropped.
-    pub first_choices: Vec<usize>,
+    /// How many of the choices that the load-balancing loss counts each expert is, before any is dropped.
+    pub asked: Vec<usize>,
 }
 
 /// Which token goes to which expert, in one call of one layer.
@@ -107,39 +105,30 @@ pub fn route(probabilities: &[f64], mask: &TokenMask, rules: &Rules) -> Routing 
 /// Routes the real tokens of one group.
 fn route_group(probabilities: &[f64], real: &[usize], rules: &Rules, routing: &mut Routing) {
     let row = |token: usize| &probabilities[token * rules.experts..][..rules.experts];
-    let firsts: Vec<usize> = real.iter().map(|token| largest(row(*token), None)).collect();
-    let mut first_choices = vec![0; rules.experts];
-    firsts.iter().for_each(|expert| first_choices[*expert] += 1);
-    routing.groups.push(Group { tokens: real.len(), first_choices });
-
     let capacity = rules.capacity.of_group(real.len(), rules.experts, rules.gate, rules.training);
-    let mut taken = vec![0; rules.experts];
-    // The position of a choice is the number of choices before it. Once it reaches the capacity, so does every
-    // later one: counting the granted choices decides the same.
-    let mut grant = |expert: usize| {
-        let granted = taken[expert] < capacity;
-        taken[expert] += usize::from(granted);
-        routing.dropped += usize::from(!granted);
-        granted.then_some(expert)
-    };
-    let first: Vec<Option<usize>> = firsts.iter().map(|expert| grant(*expert)).collect();
-    let second: Vec<Option<usize>> = match rules.gate {
-        Gate::Switch => vec![None; real.len()],
-        Gate::Top2 => {
-            let seconds = real.iter().zip(&firsts).map(|(token, first)| largest(row(*token), Some(*first)));
-            seconds.map(grant).collect()
+    let mut chosen: Vec<Vec<usize>> = vec![Vec::with_capacity(rules.gate.choices()); real.len()];
+    let (mut asked, mut taken) = (vec![0; rules.experts], vec![0; rules.experts]);
+    for choice in 0..rules.gate.choices() {
+        for (token, chosen) in real.iter().zip(&mut chosen) {
+            let expert = largest(row(*token), chosen);
+            chosen.push(expert);
+            asked[expert] += usize::from(choice < rules.gate.balanced());
+            // The position of a choice is the number of choices before it. Once it reaches the capacity, so does every
+            // later one: counting the granted choices decides the same.
+            if taken[expert] < capacity {
+                taken[expert] += 1;
+                routing.assignments.push(Assignment { expert, token: *token });
+            } else {
+                routing.dropped += 1;
+            }
         }
-    };
-    for ((token, first), second) in real.iter().zip(first).zip(second) {
-        let assign = |expert, partner| Assignment { expert, token: *token, partner };
-        routing.assignments.extend(first.map(|expert| assign(expert, second)));
-        routing.assignments.extend(second.map(|expert| assign(expert, first)));
     }
+    routing.groups.push(Group { tokens: real.len(), asked });
 }
 
-/// The index of the largest number, the lowest one of equals, leaving one out.
-fn largest(row: &[f64], without: Option<usize>) -> usize {
-    let mut candidates = (0..row.len()).filter(|index| Some(*index) != without);
+/// The index of the largest number, the lowest one of equals, leaving some out.
+fn largest(row: &[f64], without: &[usize]) -> usize {
+    let mut candidates = (0..row.len()).filter(|index| !without.contains(index));
     let start = candidates.next().expect("the gate asks for no more experts than there are: checked by `init`");
     candidates.fold(start, |best, index| {
         let greater = row[index] > row[best] || (row[best].is_nan() && !row[index].is_nan());

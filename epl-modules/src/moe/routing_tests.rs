@@ -5,13 +5,13 @@ use super::*;
 const SWITCH: Rules = Rules { experts: 3, gate: Gate::Switch, capacity: Capacity::Unlimited, training: true };
 const TOP2: Rules = Rules { gate: Gate::Top2, ..SWITCH };
 
-/// (expert, token, partner) of every assignment.
-fn assigned(routing: &Routing) -> Vec<(usize, usize, Option<usize>)> {
-    routing.assignments.iter().map(|a| (a.expert, a.token, a.partner)).collect()
+/// (expert, token) of every assignment.
+fn assigned(routing: &Routing) -> Vec<(usize, usize)> {
+    routing.assignments.iter().map(|a| (a.expert, a.token)).collect()
 }
 
-fn firsts(routing: &Routing) -> Vec<Vec<usize>> {
-    routing.groups.iter().map(|group| group.first_choices.clone()).collect()
+fn asked(routing: &Routing) -> Vec<Vec<usize>> {
+    routing.groups.iter().map(|group| group.asked.clone()).collect()
 }
 
 #[rustfmt::skip]
@@ -25,9 +25,9 @@ const FOUR: [f64; 12] = [
 #[test]
 fn switch_takes_the_most_probable() {
     let routing = route(&FOUR, &TokenMask::all(1, 4), &SWITCH);
-    assert_eq!(assigned(&routing), [(0, 1, None), (1, 0, None), (1, 2, None), (2, 3, None)]);
+    assert_eq!(assigned(&routing), [(0, 1), (1, 0), (1, 2), (2, 3)]);
     assert_eq!(routing.counts(3), [1, 2, 1]);
-    assert_eq!(firsts(&routing), [[1, 2, 1]]);
+    assert_eq!(asked(&routing), [[1, 2, 1]]);
     assert_eq!(routing.dropped, 0);
 }
 
@@ -35,8 +35,8 @@ fn switch_takes_the_most_probable() {
 fn switch_drops_the_later_tokens_of_a_full_expert() {
     let rules = Rules { capacity: Capacity::Fixed(1), ..SWITCH };
     let routing = route(&FOUR, &TokenMask::all(1, 4), &rules);
-    assert_eq!(assigned(&routing), [(0, 1, None), (1, 0, None), (2, 3, None)]);
-    assert_eq!(firsts(&routing), [[1, 2, 1]], "the density counts dropped tokens too");
+    assert_eq!(assigned(&routing), [(0, 1), (1, 0), (2, 3)]);
+    assert_eq!(asked(&routing), [[1, 2, 1]], "the density counts dropped tokens too");
     assert_eq!(routing.dropped, 1);
 }
 
@@ -44,8 +44,8 @@ fn switch_drops_the_later_tokens_of_a_full_expert() {
 fn a_group_has_a_capacity_of_its_own() {
     let rules = Rules { capacity: Capacity::Fixed(1), ..SWITCH };
     let routing = route(&FOUR, &TokenMask::all(2, 2), &rules);
-    assert_eq!(assigned(&routing), [(0, 1, None), (1, 0, None), (1, 2, None), (2, 3, None)]);
-    assert_eq!(firsts(&routing), [[1, 1, 0], [0, 1, 1]]);
+    assert_eq!(assigned(&routing), [(0, 1), (1, 0), (1, 2), (2, 3)]);
+    assert_eq!(asked(&routing), [[1, 1, 0], [0, 1, 1]]);
     assert_eq!(routing.dropped, 0);
 }
 
@@ -53,9 +53,9 @@ fn a_group_has_a_capacity_of_its_own() {
 fn of_equals_the_lower_expert_wins() {
     let equal = [1.0 / 3.0; 6];
     let routing = route(&equal, &TokenMask::all(1, 2), &SWITCH);
-    assert_eq!(assigned(&routing), [(0, 0, None), (0, 1, None)]);
+    assert_eq!(assigned(&routing), [(0, 0), (0, 1)]);
     let routing = route(&equal, &TokenMask::all(1, 2), &TOP2);
-    assert_eq!(assigned(&routing), [(0, 0, Some(1)), (0, 1, Some(1)), (1, 0, Some(0)), (1, 1, Some(0))]);
+    assert_eq!(assigned(&routing), [(0, 0), (0, 1), (1, 0), (1, 1)]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn what_is_not_a_number_does_not_stop_the_run() {
     let rows = [nan, 0.2, 0.8, nan, nan, nan, 0.5, nan, 0.1];
     let routing = route(&rows, &TokenMask::all(1, 3), &TOP2);
     assert_eq!(routing.counts(3), [2, 2, 2]);
-    assert_eq!(firsts(&routing), [[2, 0, 1]]);
+    assert_eq!(asked(&routing), [[2, 0, 1]]);
 }
 
 #[test]
@@ -72,15 +72,15 @@ fn top2_masks_the_first_expert() {
     let routing = route(&FOUR, &TokenMask::all(1, 4), &TOP2);
     #[rustfmt::skip]
     assert_eq!(assigned(&routing), [
-        (0, 0, Some(1)), (0, 1, Some(1)), (0, 2, Some(1)),
-        (1, 0, Some(0)), (1, 1, Some(0)), (1, 2, Some(0)), (1, 3, Some(2)),
-        (2, 3, Some(1)),
+        (0, 0), (0, 1), (0, 2),
+        (1, 0), (1, 1), (1, 2), (1, 3),
+        (2, 3),
     ]);
-    assert_eq!(firsts(&routing), [[1, 2, 1]], "the density counts first choices only");
+    assert_eq!(asked(&routing), [[1, 2, 1]], "the density counts first choices only");
 }
 
 #[test]
-fn top2_places_all_first_choices_before_the_second_ones() {
+fn top2_places_all_asked_before_the_second_ones() {
     // The first token's second choice is expert 1, whose places go to the first choices of tokens 1 and 2.
     #[rustfmt::skip]
     let rows = [
@@ -90,7 +90,7 @@ fn top2_places_all_first_choices_before_the_second_ones() {
     ];
     let rules = Rules { capacity: Capacity::Fixed(2), ..TOP2 };
     let routing = route(&rows, &TokenMask::all(1, 3), &rules);
-    assert_eq!(assigned(&routing), [(0, 0, None), (0, 1, Some(1)), (1, 1, Some(0)), (1, 2, Some(2)), (2, 2, Some(1))]);
+    assert_eq!(assigned(&routing), [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2)]);
     assert_eq!(routing.dropped, 1);
 }
 
@@ -99,7 +99,7 @@ fn top2_can_keep_a_second_choice_whose_first_was_dropped() {
     let rows = [0.7, 0.2, 0.1, 0.8, 0.1, 0.1, 0.6, 0.1, 0.3];
     let rules = Rules { capacity: Capacity::Fixed(1), ..TOP2 };
     let routing = route(&rows, &TokenMask::all(1, 3), &rules);
-    assert_eq!(assigned(&routing), [(0, 0, Some(1)), (1, 0, Some(0)), (2, 2, None)]);
+    assert_eq!(assigned(&routing), [(0, 0), (1, 0), (2, 2)]);
     assert_eq!(routing.dropped, 3, "token 1 lost both, token 2 the first");
 }
 
@@ -107,9 +107,9 @@ fn top2_can_keep_a_second_choice_whose_first_was_dropped() {
 fn padding_is_not_routed_and_does_not_count() {
     let mask = TokenMask::from_lengths(&[1, 0], 2);
     let routing = route(&FOUR, &mask, &SWITCH);
-    assert_eq!(assigned(&routing), [(1, 0, None)]);
-    assert_eq!(routing.groups[0], Group { tokens: 1, first_choices: vec![0, 1, 0] });
-    assert_eq!(routing.groups[1], Group { tokens: 0, first_choices: vec![0, 0, 0] }, "a group of padding alone");
+    assert_eq!(assigned(&routing), [(1, 0)]);
+    assert_eq!(routing.groups[0], Group { tokens: 1, asked: vec![0, 1, 0] });
+    assert_eq!(routing.groups[1], Group { tokens: 0, asked: vec![0, 0, 0] }, "a group of padding alone");
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn dropping_does_not_depend_on_the_cut_of_the_batch_or_the_padding() {
         let noise = ((sample * 31 + token * 7 + expert * 13) * 2_654_435_761 % 1000) as f64 / 1000.0;
         noise + 1.0 / (1 + expert) as f64
     };
-    for gate in [Gate::Switch, Gate::Top2] {
+    for gate in [Gate::Switch, Gate::Top2, Gate::TopK { experts: 3, renormalise: true }] {
         let rules = Rules { experts, gate, capacity: Capacity::Fixed(2), training: true };
-        // (sample, token inside the sample, expert, partner), for some cut and padding.
+        // (sample, token inside the sample, expert), for some cut and padding.
         let granted = |samples: core::ops::Range<usize>, length: usize| {
             let rows: Vec<f64> = samples
                 .clone()
@@ -162,7 +162,7 @@ fn dropping_does_not_depend_on_the_cut_of_the_batch_or_the_padding() {
                 .flat_map(|(sample, token)| (0..experts).map(move |expert| probability(sample, token, expert)))
                 .collect();
             let routing = route(&rows, &TokenMask::from_lengths(&lengths[samples.clone()], length), &rules);
-            let name = |a: &Assignment| (samples.start + a.token / length, a.token % length, a.expert, a.partner);
+            let name = |a: &Assignment| (samples.start + a.token / length, a.token % length, a.expert);
             (routing.assignments.iter().map(name).collect::<Vec<_>>(), routing.dropped)
         };
         let sorted = |mut all: Vec<_>| {

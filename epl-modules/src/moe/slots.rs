@@ -9,7 +9,7 @@
 //! come from the mask, which the host knows; who is chosen, and which place it gets, are indices that are computed where the
 //! probabilities are. The rows travel and are multiplied with the empty ones among them, as in GShard (Lepikhin et al., 2020).
 
-use burn::tensor::{Bool, DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use epl_core::model::precision::in_wide;
 
 use super::balance;
@@ -27,12 +27,15 @@ pub struct Slots {
     pub(super) counts: Vec<usize>,
     /// What each probability is multiplied by in the auxiliary loss. Shape `[tokens, experts]`.
     pub(super) auxiliary: Tensor<2>,
+    /// How often each expert is asked, of the choices that the load-balancing loss counts. Shape `[experts]`.
+    pub(super) asked: Tensor<1>,
     /// The token of each row, the number of tokens where it is empty. Shape `[rows]`.
     tokens: Tensor<1, Int>,
     choices: Vec<Choice>,
+    gate: Gate,
 }
 
-/// The first choice of every token, or the second.
+/// One of the choices of every token: the first, the second, and so on.
 #[derive(Clone, Debug)]
 struct Choice {
     /// The expert. Shape `[tokens, 1]`.
@@ -70,12 +73,14 @@ impl Slots {
     pub(super) fn new(probabilities: Tensor<2>, mask: TokenMask, rules: &Rules) -> (Self, Tally) {
         let room = Room::new(&mask, rules, &probabilities.device());
         let scores = probabilities.clone().mask_fill(probabilities.clone().is_nan(), f64::NEG_INFINITY);
-        let (first, asked) = room.choose(scores.clone(), None);
-        let mut choices = vec![room.place(first, asked.clone(), None)];
-        if rules.gate == Gate::Top2 {
-            // Second choices take the places that first ones leave.
-            let (second, others) = room.choose(scores, Some(room.is_expert(&choices[0].expert)));
-            choices.push(room.place(second, others, Some(asked.clone())));
+        let (mut choices, mut chosen, mut asked) = (Vec::with_capacity(rules.gate.choices()), None, Vec::new());
+        for _ in 0..rules.gate.choices() {
+            let (expert, asks) = room.choose(scores.clone(), chosen.clone());
+            let is_expert = room.is_expert(&expert);
+            chosen = Some(chosen.map_or(is_expert.clone(), |chosen: Tensor<2, Bool>| chosen.bool_or(is_expert)));
+            // Later choices take the places that earlier ones leave.
+            choices.push(room.place(expert, asks.clone(), &asked));
+            asked.push(asks);
         }
         let of_choice = |choice: &Choice| {
             let taken = room.is_expert(&choice.expert).bool_and(room.wide(&choice.is_taken));
@@ -85,10 +90,14 @@ impl Slots {
         let real: usize = room.real.iter().sum();
         let taken = taken.sum_dim(0).reshape([rules.experts]);
         let tally = Tally { dropped: taken.clone().sum().neg() + (rules.gate.choices() * real) as f64, taken };
-        let auxiliary = room.auxiliary(asked, probabilities.dtype());
+        let counted = |asks: &Tensor<2, Bool>| asks.clone().float().cast(probabilities.dtype());
+        let asked = asked.iter().take(rules.gate.balanced()).map(counted).reduce(|sum, next| sum + next);
+        let asked = asked.expect("one choice at least");
         let slots = Self {
             counts: vec![room.height; rules.experts],
-            auxiliary,
+            auxiliary: room.auxiliary(asked.clone(), rules.gate),
+            asked: asked.sum_dim(0).reshape([rules.experts]),
+            gate: rules.gate,
             tokens: choices.iter().map(|choice| choice.tokens.clone()).reduce(Tensor::min_pair).expect("as above"),
             choices,
             mask,
@@ -96,15 +105,15 @@ impl Slots {
         (slots, tally)
     }
 
-    /// A decision of the host, without empty rows, of so many choices a token.
-    pub(super) fn listed(routing: &Routing, choices: usize, probabilities: &Tensor<2>) -> Self {
+    /// A decision of the host, without empty rows.
+    pub(super) fn listed(routing: &Routing, gate: Gate, probabilities: &Tensor<2>) -> Self {
         let ([tokens, experts], rows) = (probabilities.dims(), routing.assignments.len());
         let device = &probabilities.device().without_autodiff();
         let empty = (vec![0; tokens], vec![false; tokens], vec![rows; tokens], vec![tokens; rows]);
-        let mut lists = vec![empty; choices];
+        let mut lists = vec![empty; gate.choices()];
         for (row, one) in routing.assignments.iter().enumerate() {
-            let list = if lists[0].1[one.token] { 1 } else { 0 };
-            let (experts, is_taken, rows, tokens) = &mut lists[list];
+            let free = lists.iter_mut().find(|(_, is_taken, ..)| !is_taken[one.token]);
+            let (experts, is_taken, rows, tokens) = free.expect("a token has as many experts as choices at most");
             (experts[one.token], is_taken[one.token], rows[one.token], tokens[row]) =
                 (one.expert, true, row, one.token);
         }
@@ -118,6 +127,8 @@ impl Slots {
             mask: routing.mask.clone(),
             counts: routing.counts(experts),
             auxiliary: balance::auxiliary(routing, probabilities),
+            asked: balance::asked(routing, probabilities),
+            gate,
             tokens: numbers(routing.assignments.iter().map(|one| one.token).collect(), device),
             choices: lists.into_iter().map(choice).collect(),
         }
@@ -170,14 +181,20 @@ impl Slots {
             let own = probabilities.clone().gather(1, choice.expert.clone());
             own.mask_fill(choice.is_taken.clone().bool_not(), 0.0)
         };
-        let [first, second] = match &self.choices[..] {
-            [only] => return vec![own(only)],
-            choices => [0, 1].map(|choice| &choices[choice]),
+        let weights: Vec<Tensor<2>> = self.choices.iter().map(own).collect();
+        if !self.gate.renormalises() {
+            return weights;
+        }
+        let count = |choice: &Choice| choice.is_taken.clone().int();
+        let count = self.choices.iter().map(count).reduce(|sum, next| sum + next).expect("one choice at least");
+        let (is_none, is_alone) = (count.clone().equal_elem(0), count.equal_elem(1));
+        let total = weights.iter().cloned().reduce(|sum, next| sum + next).expect("as above");
+        let total = total.mask_fill(is_none.bool_or(is_alone.clone()), 1.0);
+        let share = |(choice, weight): (&Choice, Tensor<2>)| {
+            let is_alone = choice.is_taken.clone().bool_and(is_alone.clone());
+            weight.mask_fill(is_alone, 1.0) / total.clone()
         };
-        let is_shared = first.is_taken.clone().bool_and(second.is_taken.clone());
-        let [first, second] = [own(first), own(second)].map(|own| own.mask_fill(is_shared.clone().bool_not(), 1.0));
-        let total = (first.clone() + second.clone()).mask_fill(is_shared.bool_not(), 1.0);
-        vec![first / total.clone(), second / total]
+        self.choices.iter().zip(weights).map(share).collect()
     }
 }
 
@@ -272,13 +289,13 @@ impl Room {
     }
 
     /// Gives each token that asks an expert its place, behind those of its group that have `asked` before.
-    fn place(&self, expert: Tensor<2, Int>, asks: Tensor<2, Bool>, asked: Option<Tensor<2, Bool>>) -> Choice {
+    fn place(&self, expert: Tensor<2, Int>, asks: Tensor<2, Bool>, asked: &[Tensor<2, Bool>]) -> Choice {
         let Self { groups, length, experts, highest, .. } = *self;
         let in_groups = |asks: Tensor<2, Bool>| asks.int().reshape([groups, length, experts]);
         let asks = in_groups(asks);
         let mut before = prefix_sums(asks.clone()) - asks.clone();
-        if let Some(asked) = asked {
-            before = before + in_groups(asked).sum_dim(1).expand([groups, length, experts]);
+        for asked in asked {
+            before = before + in_groups(asked.clone()).sum_dim(1).expand([groups, length, experts]);
         }
         // Choices that were not granted count as well: an expert that is full stays full.
         let position = (before * asks).sum_dim(2).reshape([self.tokens(), 1]);
@@ -298,15 +315,18 @@ impl Room {
         Choice { expert, is_taken, rows: rows.flatten(0, 1), tokens }
     }
 
-    /// Experts · density ÷ real tokens of the group, for each of its real tokens.
-    fn auxiliary(&self, asked: Tensor<2, Bool>, dtype: DType) -> Tensor<2> {
+    /// Experts · density ÷ real tokens of the group, for each of its real tokens. `asked` counts who asks: `[tokens, experts]`.
+    fn auxiliary(&self, asked: Tensor<2>, gate: Gate) -> Tensor<2> {
         let Self { groups, length, experts, .. } = *self;
-        let device = asked.device();
-        let a_choice = |real: &usize| if *real == 0 { 0.0 } else { experts as f64 / (real * real) as f64 };
+        let (device, dtype) = (asked.device(), asked.dtype());
+        let a_choice = |real: &usize| match real {
+            0 => 0.0,
+            real => experts as f64 / (gate.balanced() * real * real) as f64,
+        };
         let a_choice: Vec<f64> = self.real.iter().map(a_choice).collect();
         let a_choice = Tensor::<3>::from_data(TensorData::new(a_choice, [groups, 1, 1]), (&device, dtype));
-        let first_choices = asked.float().cast(dtype).reshape([groups, length, experts]).sum_dim(1);
-        let factors = (first_choices * a_choice).expand([groups, length, experts]).reshape([self.tokens(), experts]);
+        let asked = asked.reshape([groups, length, experts]).sum_dim(1);
+        let factors = (asked * a_choice).expand([groups, length, experts]).reshape([self.tokens(), experts]);
         factors.mask_fill(self.wide(&self.is_real).bool_not(), 0.0)
     }
 }

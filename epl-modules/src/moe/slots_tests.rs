@@ -1,5 +1,7 @@
 //! Indices on the device against the lists of the host.
 
+use burn::tensor::DType;
+
 use super::*;
 use crate::moe::{Capacity, Routed, listed, route};
 
@@ -7,24 +9,14 @@ fn values(tensor: Tensor<1, Int>) -> Vec<usize> {
     tensor.into_data().iter::<i64>().map(|value| usize::try_from(value).expect("an index")).collect()
 }
 
-/// Each token's experts as a list of the host has them: (token, expert, partner), sorted.
-fn taken(slots: &Slots) -> Vec<(usize, usize, Option<usize>)> {
-    let lists: Vec<(Vec<usize>, Vec<bool>)> = slots
-        .choices
-        .iter()
-        .map(|choice| {
-            let is_taken = choice.is_taken.clone().into_data();
-            (values(choice.expert.clone().flatten(0, 1)), is_taken.iter::<bool>().collect())
-        })
-        .collect();
-    let expert = |choice: usize, token: usize| {
-        lists.get(choice).and_then(|(experts, is_taken)| is_taken[token].then(|| experts[token]))
+/// Each token's experts as a list of the host has them: (token, expert), sorted.
+fn taken(slots: &Slots) -> Vec<(usize, usize)> {
+    let of_choice = |choice: &Choice| {
+        let is_taken: Vec<bool> = choice.is_taken.clone().into_data().iter().collect();
+        let experts = values(choice.expert.clone().flatten(0, 1)).into_iter().enumerate().zip(is_taken);
+        experts.filter_map(|(one, is_taken)| is_taken.then_some(one)).collect::<Vec<_>>()
     };
-    let of = |token: usize| {
-        let own = |choice: usize| expert(choice, token).map(|own| (token, own, expert(1 - choice, token)));
-        [own(0), own(1)].into_iter().flatten()
-    };
-    let mut all: Vec<_> = (0..slots.mask.as_slice().len()).flat_map(of).collect();
+    let mut all: Vec<_> = slots.choices.iter().flat_map(of_choice).collect();
     all.sort_unstable();
     all
 }
@@ -78,7 +70,7 @@ fn a_device_decides_as_the_host_does() {
     ];
     let lengths = [vec![5, 3, 0, 7], vec![7], vec![0, 0], vec![1, 1, 1], vec![7, 7, 7], vec![150, 90]];
     let mut seed = 0;
-    for gate in [Gate::Switch, Gate::Top2] {
+    for gate in [Gate::Switch, Gate::Top2, Gate::TopK { experts: 2, renormalise: false }] {
         for (capacity, experts) in capacities.iter().flat_map(|capacity| [2, 3, 5].map(|experts| (*capacity, experts)))
         {
             for lengths in &lengths {
@@ -90,7 +82,7 @@ fn a_device_decides_as_the_host_does() {
                 let routing = route(&probabilities, &mask, &rules);
                 let data = TensorData::new(probabilities, [tokens, experts]);
                 let (slots, tally) = Slots::new(Tensor::from_data(data, (&device, DType::F64)), mask, &rules);
-                let mut expected: Vec<_> = routing.assignments.iter().map(|a| (a.token, a.expert, a.partner)).collect();
+                let mut expected: Vec<_> = routing.assignments.iter().map(|a| (a.token, a.expert)).collect();
                 expected.sort_unstable();
                 assert_eq!(taken(&slots), expected, "{rules:?} {lengths:?}");
                 check_rows(&slots);
@@ -98,11 +90,13 @@ fn a_device_decides_as_the_host_does() {
                 assert_eq!(counts, routing.counts(experts));
                 assert_eq!(tally.dropped.into_data().iter::<f64>().collect::<Vec<_>>(), [routing.dropped as f64]);
                 let factors: Vec<f64> = slots.auxiliary.clone().into_data().iter().collect();
+                let asked = |asked: Tensor<1>| asked.into_data().iter::<f64>().collect::<Vec<_>>();
+                let there = Tensor::<2>::zeros([tokens, experts], (&device, DType::F64));
+                assert_eq!(asked(slots.asked.clone()), asked(balance::asked(&routing, &there)));
                 for (ours, exact) in factors.iter().zip(balance::auxiliary_factors(&routing, experts)) {
                     assert!((ours - exact).abs() < 1e-12, "{ours} {exact}");
                 }
-                let there = Tensor::<2>::zeros([tokens, experts], (&device, DType::F64));
-                let listed = Slots::listed(&routing, gate.choices(), &there);
+                let listed = Slots::listed(&routing, gate, &there);
                 assert_eq!((taken(&listed), &listed.counts), (expected, &routing.counts(experts)));
                 check_rows(&listed);
             }
@@ -134,6 +128,8 @@ fn rows_and_their_gradients_are_those_of_the_lists() {
         (Gate::Top2, Capacity::Unlimited, 4),
         // Nobody keeps both.
         (Gate::Top2, Capacity::Fixed(1), 2),
+        (Gate::TopK { experts: 3, renormalise: true }, Capacity::Fixed(3), 5),
+        (Gate::TopK { experts: 3, renormalise: false }, Capacity::Unlimited, 4),
     ]
     .into_iter()
     .enumerate()
@@ -148,7 +144,8 @@ fn rows_and_their_gradients_are_those_of_the_lists() {
             numbers.chunks_mut(2).enumerate().for_each(|(token, row)| row[token % 2] += 1.0);
         }
         let routing = route(&numbers, &mask, &rules);
-        assert_eq!(routing.assignments.iter().any(|one| one.partner.is_some()), gate == Gate::Top2 && experts > 2);
+        let of = |token: usize| routing.assignments.iter().filter(|one| one.token == token).count();
+        assert_eq!((0..tokens).any(|token| of(token) > 1), gate.choices() > 1 && experts > 2);
         let x: Vec<f64> = (0..tokens * 3).map(|index| value(index + 1000)).collect();
         let (numbers, x) = (TensorData::new(numbers, [tokens, experts]), TensorData::new(x, [tokens, 3]));
         let on =
@@ -156,12 +153,12 @@ fn rows_and_their_gradients_are_those_of_the_lists() {
         let [of_host, probabilities] = on(&host);
         let expected = through(&of_host, &probabilities, |x, probabilities| {
             let routed = Routed { log_sum: probabilities.clone(), probabilities };
-            let weights = listed::weights(&routed, &routing, gate.choices());
+            let weights = listed::weights(&routed, &routing, gate);
             listed::combine(listed::rows_of(x, &routing) * 2.0, weights, &routing)
         });
         let [x, probabilities] = on(&device);
         let (decided, _) = Slots::new(probabilities.clone().inner(), mask, &rules);
-        for slots in [decided, Slots::listed(&routing, gate.choices(), &probabilities)] {
+        for slots in [decided, Slots::listed(&routing, gate, &probabilities)] {
             let there =
                 through(&x, &probabilities, |x, probabilities| slots.combine(slots.rows_of(x) * 2.0, probabilities));
             for (ours, exact) in there.iter().flatten().zip(expected.iter().flatten()) {

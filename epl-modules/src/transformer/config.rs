@@ -7,7 +7,7 @@ use super::residual::NormOrder;
 use crate::activation::Activation;
 use crate::attention::{MultiHeadAttentionConfig, RotaryConfig};
 use crate::mlp::ParallelMlpConfig;
-use crate::moe::{Capacity, Gate, MoeConfig};
+use crate::moe::{Balance, Capacity, Gate, MoeConfig};
 use crate::norm::{NormConfig, NormKind};
 
 /// Configuration to create a [`TransformerLayer`](super::TransformerLayer) using the
@@ -20,6 +20,7 @@ use crate::norm::{NormConfig, NormKind};
 /// | T5, T5 1.1 | pre | RMSNorm | no | ReLU, GELU by tanh | no, yes | yes | not scaled |
 /// | Llama | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries |
 /// | Qwen3 | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries, norms of queries and keys |
+/// | Mixtral, Qwen3-MoE | as Llama, Qwen3, with experts | | | | | | |
 #[derive(Config, Debug)]
 pub struct TransformerLayerConfig {
     /// The size of the input and output features.
@@ -95,6 +96,13 @@ pub struct LayerExpertsConfig {
     /// How many tokens of a sequence an expert takes.
     #[config(default = "Capacity::Factor { train: 1.25, eval: 2.0 }")]
     pub capacity: Capacity,
+    /// Over which tokens the load-balancing loss takes its means. Default: over each sequence
+    #[config(default = "Balance::Sequences")]
+    pub balance: Balance,
+    /// How far after each step the bias of an expert moves that is asked too little or too often. Default: there is none
+    pub bias_rate: Option<f64>,
+    /// The width of a network beside the experts that all tokens are sent to. Default: none
+    pub shared: Option<usize>,
     /// While training, the router reads its input times noise in `[1 - jitter, 1 + jitter)`. Default: 0
     #[config(default = 0.0)]
     pub jitter: f64,
@@ -144,6 +152,9 @@ impl TransformerLayerConfig {
         MoeConfig::new(self.d_model, self.d_ff, experts.experts)
             .with_gate(experts.gate)
             .with_capacity(experts.capacity)
+            .with_balance(experts.balance)
+            .with_bias_rate(experts.bias_rate)
+            .with_shared(experts.shared)
             .with_jitter(experts.jitter)
             .with_route_padding(experts.route_padding)
             .with_activation(self.activation)

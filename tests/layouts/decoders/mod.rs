@@ -6,7 +6,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
 use epl::comm::Trace;
 use epl::config::Config;
-use epl::models::decoder::{Decoder, DecoderBatcher, DecoderConfig, DecoderItem};
+use epl::models::decoder::{Decoder, DecoderBatcher, DecoderConfig, DecoderExpertsConfig, DecoderItem};
+use epl::modules::moe::{Balance, Capacity, Gate};
 use epl::modules::{RotaryConfig, RotaryScaling};
 use epl::{Engine, EngineSettings, Epl, LazyModel};
 
@@ -39,6 +40,22 @@ pub fn qwen3() -> DecoderConfig {
     config.with_head_dim(Some(6)).with_attention_dropout(0.2).with_tied_head(true)
 }
 
+/// A Llama of which two layers have experts, and one shared by all tokens; the others are dense.
+pub fn mixtral() -> DecoderConfig {
+    let experts = DecoderExpertsConfig::new(4).with_d_ff(Some(12)).with_shared(Some(10)).with_dense_layers(vec![1]);
+    llama().with_experts(Some(experts.with_auxiliary(0.3).with_z(0.01).with_bias_rate(Some(0.05))))
+}
+
+/// The same, with as many tokens for each expert as a batch has, not each sequence, and places for some of them only.
+pub fn qwen3_moe() -> DecoderConfig {
+    let experts = DecoderExpertsConfig::new(6)
+        .with_gate(Gate::TopK { experts: 3, renormalise: false })
+        .with_capacity(Capacity::Factor { train: 1.0, eval: 2.0 })
+        .with_balance(Balance::Batch)
+        .with_auxiliary(0.3);
+    qwen3().with_experts(Some(experts))
+}
+
 /// Ragged rows; of one only the end is learned, and of the last one nothing.
 fn items() -> Vec<DecoderItem> {
     let row = |row: usize| {
@@ -66,7 +83,13 @@ pub fn train(model: &DecoderConfig, layout: Layout) -> Outcome {
     };
     let (outcome, traced) = launched(layout, (&config, &trace), steps);
     let lay = |lazy: LazyModel<Decoder>, config: &Config| lazy.for_optimizer(&optimizer, settings(config));
-    program::check(&traced, (&config, &trace, false), |place| model.init(place), lay, |epl| batches(epl, 2));
+    program::check(
+        &traced,
+        (&config, &trace, model.experts.is_some()),
+        |place| model.init(place),
+        lay,
+        |epl| batches(epl, 2),
+    );
     without_zeros(outcome)
 }
 

@@ -4,7 +4,7 @@ use epl::config::HalfDtype::{Bf16, F16};
 use epl::config::PipelineStrategy::PreferBackward;
 use epl::config::ZeroLevel::V3;
 
-use crate::decoders::{gpt2, llama, qwen3, train};
+use crate::decoders::{gpt2, llama, mixtral, qwen3, train};
 use crate::parity::{assert_roundings, layout};
 
 #[test]
@@ -28,7 +28,7 @@ fn in_16_bits() {
 /// With dropout; to the bit.
 #[test]
 fn run_again() {
-    for model in [gpt2(), llama(), qwen3()] {
+    for model in [gpt2(), llama(), qwen3(), mixtral()] {
         for layout in [layout(1, 1, 1, 2), layout(2, 2, 1, 1)] {
             let (once, twice) = (train(&model, layout), train(&model, layout.recompute(&[])));
             assert_eq!(once.reports, twice.reports);

@@ -5,7 +5,7 @@ use epl::config::StateTier::{File, Host};
 use epl::config::ZeroLevel::{V1, V2, V3};
 use epl::models::decoder::DecoderConfig;
 
-use crate::decoders::{gpt2, llama, qwen3, train};
+use crate::decoders::{gpt2, llama, mixtral, qwen3, qwen3_moe, train};
 use crate::parity::{Layout, assert_same, layout};
 
 const BOUND: f64 = 1e-10;
@@ -37,6 +37,39 @@ const STATE: [Layout; 6] = [
     layout(1, 1, 1, 4).offload(File),
     layout(2, 1, 1, 4).stages(2, 1, PreferBackward).zero(V3),
 ];
+
+/// Experts over replicas, beside the other axes.
+const EXPERTS: [Layout; 7] = [
+    layout(2, 1, 2, 2),
+    layout(2, 2, 2, 1),
+    layout(4, 1, 2, 1),
+    layout(2, 1, 2, 2).stages(2, 1, PreferBackward),
+    layout(2, 1, 2, 1).zero(V3),
+    layout(2, 1, 2, 1).zero(V2).recompute(&[]),
+    layout(2, 1, 2, 2).offload(Host),
+];
+
+/// One micro-batch each, as the balance of experts is that of a micro-batch.
+const WHOLE: [Layout; 8] = [
+    layout(2, 1, 1, 1),
+    layout(1, 2, 1, 1),
+    layout(2, 2, 2, 1),
+    layout(4, 1, 2, 1),
+    layout(1, 1, 1, 1).stages(2, 1, PreferBackward),
+    layout(2, 1, 2, 1).zero(V3),
+    layout(2, 1, 2, 1).zero(V2).recompute(&[]),
+    // Of eight replicas one has no row.
+    layout(8, 1, 2, 1),
+];
+
+#[test]
+fn experts() {
+    epl_testing::in_f64(|| {
+        check(&mixtral(), &MESHES);
+        check(&mixtral(), &EXPERTS);
+        check(&qwen3_moe(), &WHOLE);
+    });
+}
 
 #[test]
 fn meshes() {

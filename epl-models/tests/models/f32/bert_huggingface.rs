@@ -1,4 +1,4 @@
-//! BERT equals what `transformers` computed: logits, loss and every gradient.
+//! BERT and RoBERTa equal what `transformers` computed: logits, loss and every gradient.
 //!
 //! With pipeline stages no rank has the whole model. There the logits of answers are those that an evaluation hands
 //! out, of the tokens that are no padding; those of a masked language model are compared without stages only.
@@ -11,10 +11,10 @@ use burn::tensor::{Tensor, TensorData};
 use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{config, error_on_scale, relative_error};
-use epl_core::{Epl, Place, Result, launch};
+use epl_core::{Epl, Model, Place, Result, launch};
 use epl_models::bert::{
-    self, ANSWER_LOGITS, Bert, BertBatcher, BertConfig, BertHead, BertNames, MaskedLanguage, QuestionAnswering,
-    measured_beside,
+    self, ANSWER_LOGITS, Bert, BertArchitecture, BertBatcher, BertConfig, BertHead, BertNames, MaskedLanguage,
+    Pretraining, QuestionAnswering, measured_beside,
 };
 use epl_models::huggingface::{Names, read_io};
 
@@ -67,7 +67,7 @@ fn errors<H: BertHead>(
         errors.push(("loss".to_string(), (loss / reference.loss()? - 1.0).abs()));
     }
     assert_eq!(gradients.len(), engine.plan().records().len());
-    let names = BertNames::new(&folder);
+    let names = BertNames::new::<H>(&folder)?;
     let stored = |path: &str| reference.gradient(&names.source(path).expect("every parameter stands in the folder"));
     for (name, gradient) in gradients {
         let expected = stored(&name)?;
@@ -116,36 +116,46 @@ fn question_answering(mesh: Mesh) {
 
 fn masked_language(mesh: Mesh) {
     check::<MaskedLanguage>("bert-mlm", mesh, BertConfig::init_masked_language, 5);
+    check::<MaskedLanguage>("roberta", mesh, BertConfig::init_masked_language, 5);
+}
+
+fn pretraining(mesh: Mesh) {
+    check::<Pretraining>("bert-pretraining", mesh, BertConfig::init_pretraining, 9);
 }
 
 #[test]
 fn on_one_rank() {
     question_answering((1, 1, 1));
     masked_language((1, 1, 1));
+    pretraining((1, 1, 1));
 }
 
 #[test]
 fn split_over_the_tensor_axis() {
     question_answering((1, 2, 1));
     masked_language((1, 2, 1));
+    pretraining((1, 2, 1));
 }
 
 #[test]
 fn over_two_stages() {
     question_answering((1, 1, 2));
     masked_language((1, 1, 2));
+    pretraining((1, 1, 2));
 }
 
 #[test]
 fn over_two_stages_and_two_replicas() {
     question_answering((2, 1, 2));
     masked_language((2, 1, 2));
+    pretraining((2, 1, 2));
 }
 
 #[test]
 fn over_two_stages_and_the_tensor_axis() {
     question_answering((1, 2, 2));
     masked_language((1, 2, 2));
+    pretraining((1, 2, 2));
 }
 
 #[test]
@@ -154,7 +164,29 @@ fn the_shape_is_that_of_the_folder() {
     let expected = BertConfig::new(96).with_d_model(32).with_d_ff(64).with_heads(4).with_layers(2).with_positions(40);
     assert_eq!(config, expected.with_dropout(0.0).with_attention_dropout(0.0));
     let error = bert::open(folder("t5")).expect_err("it is a T5").to_string();
-    assert!(error.contains("is a `t5`, which is not supported; supported are bert"), "{error}");
+    assert!(error.contains("is a `t5`, which is not supported; supported are bert and roberta"), "{error}");
+    let (_, roberta) = bert::open(folder("roberta")).expect("the fixture is there");
+    assert_eq!((roberta.architecture, roberta.longest_row(), roberta.pad), (BertArchitecture::Roberta, 38, 1));
+}
+
+/// The logits of the next sentence stand beside those of the tokens.
+#[test]
+fn the_logits_of_sentences_are_those_stored() {
+    let ranks = launch(&config(1, 2, 1), |epl| {
+        let (folder, config) = bert::open(folder("bert-pretraining"))?;
+        let reference = read_io(folder.path())?;
+        let built = epl.build(|at| config.init_pretraining(at))?;
+        let built = built.try_map(|model, plan| Ok(bert::load(model, plan.records(), &folder)?))?;
+        let engine = Engine::new(built, &SgdConfig::new(), EngineSettings::default())?;
+        let items = bert::reference_items::<Pretraining>(&reference)?;
+        let batch = BertBatcher::<Pretraining>::new(&config).batch(items, engine.device());
+        let carry = epl_comm::catch(|| engine.inference().map(|model| model.forward_all(&batch)))??;
+        let found = carry.sentence.expect("the head makes them").squeeze_dim::<2>(1).into_data();
+        Ok(relative_error(&found, &reference.output("seq_relationship_logits")?))
+    });
+    for error in ranks.unwrap_or_else(|error| panic!("{error}")) {
+        assert!(error <= TOLERANCE, "{error:e}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! GPT-2, Llama and Qwen3 equal what `transformers` computed: logits, loss and every gradient.
+//! GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE equal what `transformers` computed: logits, loss and every gradient.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,26 @@ use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::testing::{config, error_on_scale, relative_error, run};
 use epl_core::{Epl, Model, Result, launch};
-use epl_models::decoder::{self, Decoder, DecoderBatcher, DecoderConfig, DecoderNames, measured_beside};
+use epl_models::decoder::{
+    self, Decoder, DecoderBatcher, DecoderConfig, DecoderExpertsConfig, DecoderNames, measured_beside,
+};
 use epl_models::huggingface::{Names, read_io};
-use epl_modules::RotaryConfig;
+use epl_modules::{Balance, Gate, RotaryConfig};
 
 const TOLERANCE: f64 = 1e-5;
 
 /// Each, with its number of gradients: those of two layers, and of what is around them.
-const FIXTURES: [(&str, usize); 4] =
-    [("gpt2", 2 * 16 + 4), ("llama", 2 * 9 + 3), ("llama3", 2 * 9 + 2), ("qwen3", 2 * 11 + 2)];
+const FIXTURES: [(&str, usize); 6] = [
+    ("gpt2", 2 * 16 + 4),
+    ("llama", 2 * 9 + 3),
+    ("llama3", 2 * 9 + 2),
+    ("qwen3", 2 * 11 + 2),
+    ("mixtral", 2 * 10 + 3),
+    ("qwen3-moe", 2 * 12 + 3),
+];
 
-/// Data, tensor and pipeline ranks.
-type Mesh = (usize, usize, usize);
+/// Data, tensor, pipeline and expert ranks; the last divide the first.
+type Mesh = (usize, usize, usize, usize);
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
@@ -53,6 +61,7 @@ fn errors(epl: &Epl, name: &str) -> Result<Vec<(String, f64)>> {
     let stored = |path: &str| reference.gradient(&names.source(path).expect("every parameter stands in the folder"));
     for (name, gradient) in gradients {
         let expected = stored(&name)?;
+        assert!(expected.iter::<f64>().any(|value| value != 0.0), "{name}: the stored gradient is zero");
         let error = match measured_beside(&config, &name) {
             Some(other) => error_on_scale(&gradient, &expected, &stored(&other)?),
             None => relative_error(&gradient, &expected),
@@ -66,12 +75,14 @@ fn rows(data: TensorData, range: core::ops::Range<usize>) -> TensorData {
     Tensor::<3>::from_data(data, &Default::default()).slice([range]).into_data()
 }
 
-fn check((data, tensor, stages): Mesh) {
-    let mut config = config(data, tensor, 1);
+fn check((data, tensor, stages, expert): Mesh) {
+    let mut config = config(data, tensor, expert);
     config.dist.pipeline_parallel_size = stages;
-    for (name, gradients) in FIXTURES {
+    for (name, gradients) in
+        FIXTURES.into_iter().filter(|(name, _)| expert == 1 || name.starts_with('m') || name.ends_with("moe"))
+    {
         let all = launch(&config, |epl| errors(&epl, name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let mesh = (data, tensor, stages);
+        let mesh = (data, tensor, stages, expert);
         let of_logits = all.iter().flatten().filter(|(what, _)| what == "logits").count();
         assert_eq!(of_logits, data * tensor, "{name} on mesh {mesh:?}: the last stage has the logits");
         let mut worst = ("", 0.0);
@@ -88,28 +99,34 @@ fn check((data, tensor, stages): Mesh) {
 
 #[test]
 fn on_one_rank() {
-    check((1, 1, 1));
+    check((1, 1, 1, 1));
 }
 
 #[test]
 fn over_replicas() {
-    check((2, 1, 1));
+    check((2, 1, 1, 1));
 }
 
 #[test]
 fn split_over_the_tensor_axis() {
-    check((1, 2, 1));
+    check((1, 2, 1, 1));
 }
 
 #[test]
 fn over_stages() {
-    check((1, 1, 2));
-    check((1, 1, 4));
+    check((1, 1, 2, 1));
+    check((1, 1, 4, 1));
+}
+
+#[test]
+fn experts_over_ranks() {
+    check((2, 1, 1, 2));
 }
 
 #[test]
 fn over_all_of_them() {
-    check((2, 2, 2));
+    check((2, 2, 2, 1));
+    check((2, 2, 2, 2));
 }
 
 #[test]
@@ -121,9 +138,20 @@ fn the_shape_is_that_of_the_folder() {
     let llama = DecoderConfig::llama_like(96).with_d_model(32).with_d_ff(64).with_heads(4).with_kv_heads(Some(2));
     let llama = llama.with_head_dim(Some(8)).with_layers(2).with_positions(64).with_epsilon(1e-6);
     assert_eq!(shape("llama"), llama.clone().with_ends(vec![2]));
-    assert_eq!(shape("qwen3"), llama.with_qk_norm(true).with_tied_head(true));
+    assert_eq!(shape("qwen3"), llama.clone().with_qk_norm(true).with_tied_head(true));
+    let experts = DecoderExpertsConfig::new(4).with_balance(Balance::Batch).with_auxiliary(0.04);
+    let mixtral = llama.clone().with_head_dim(None).with_epsilon(1e-5).with_experts(Some(experts.clone()));
+    let mixtral = mixtral.with_rotary(Some(RotaryConfig::new().with_theta(1e6)));
+    assert_eq!(shape("mixtral"), mixtral.with_ends(vec![2]));
+    let gate = Gate::TopK { experts: 3, renormalise: true };
+    let experts = experts.with_gate(gate).with_d_ff(Some(32)).with_auxiliary(0.02 * 3.0);
+    let experts = DecoderExpertsConfig { experts: 8, ..experts };
+    assert_eq!(shape("qwen3-moe"), llama.with_qk_norm(true).with_experts(Some(experts)));
     let error = decoder::open(folder("t5")).expect_err("it is a T5").to_string();
-    assert!(error.contains("is a `t5`, which is not supported; supported are gpt2, llama and qwen3"), "{error}");
+    assert!(
+        error.contains("is a `t5`, which is not supported; supported are gpt2, llama, qwen3, mixtral and qwen3_moe"),
+        "{error}"
+    );
 }
 
 #[test]

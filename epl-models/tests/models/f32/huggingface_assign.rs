@@ -9,7 +9,7 @@ use epl_core::engine::{Engine, EngineSettings};
 use epl_core::tensors::{AssignMap, Assignment, WholeTensors};
 use epl_core::testing::run;
 use epl_core::{Config, LaidOutModel, Model, Result, launch};
-use epl_models::bert::{self, BertConfig, BertNames};
+use epl_models::bert::{self, BertConfig, BertNames, MaskedLanguage};
 use epl_models::huggingface::{Folder, Imported};
 use epl_models::resnet::{self, ResNetNames};
 use epl_models::t5::{self, T5Config, T5MoeConfig, T5Names};
@@ -111,7 +111,7 @@ fn a_dense_network_becomes_experts() {
 #[test]
 fn a_head_is_left_out_by_name() {
     let (folder, config) = bert::open(fixture("bert-mlm")).unwrap();
-    let names = BertNames::new(&folder);
+    let names = BertNames::new::<MaskedLanguage>(&folder).unwrap();
     let assign = |map: AssignMap| {
         let config: &BertConfig = &config;
         run((1, 1, 1), |epl| {

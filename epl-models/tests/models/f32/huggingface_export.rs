@@ -15,7 +15,7 @@ use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::tensors::{TensorInfo, WholeTensors};
 use epl_core::testing::{relative_error, run};
 use epl_core::{Epl, Error, LaidOutModel, Model, Plan, Result};
-use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, QuestionAnswering};
+use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, Pretraining, QuestionAnswering};
 use epl_models::decoder::{self, DecoderBatcher};
 use epl_models::huggingface::{self, Folder, read_io};
 use epl_models::resnet::{self, ResNetConfig};
@@ -27,8 +27,23 @@ use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 11] =
-    ["t5", "t5-v1_1", "switch", "bert-qa", "bert-mlm", "resnet", "vit", "gpt2", "llama", "llama3", "qwen3"];
+const FIXTURES: [&str; 15] = [
+    "t5",
+    "t5-v1_1",
+    "switch",
+    "bert-qa",
+    "bert-mlm",
+    "bert-pretraining",
+    "roberta",
+    "resnet",
+    "vit",
+    "gpt2",
+    "llama",
+    "llama3",
+    "qwen3",
+    "mixtral",
+    "qwen3-moe",
+];
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
@@ -60,7 +75,8 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
     let reference = read_io(fixture(name))?;
     match name {
         "bert-qa" => run_bert::<QuestionAnswering>(epl, name, path, steps),
-        "bert-mlm" => run_bert::<MaskedLanguage>(epl, name, path, steps),
+        "bert-mlm" | "roberta" => run_bert::<MaskedLanguage>(epl, name, path, steps),
+        "bert-pretraining" => run_bert::<Pretraining>(epl, name, path, steps),
         "resnet" => {
             let (folder, config) = resnet::open(path)?;
             let load = |model, plan: &Plan| Ok(resnet::load(model, plan.records(), &folder)?);
@@ -79,7 +95,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
                 model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
             })
         }
-        "gpt2" | "llama" | "llama3" | "qwen3" => {
+        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" => {
             let (folder, config) = decoder::open(path)?;
             let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
@@ -118,8 +134,11 @@ fn run_bert<H: ExportedHead>(epl: &Epl, name: &str, path: &Path, steps: usize) -
 fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Result<()> {
     match name {
         "bert-qa" => bert::export::<QuestionAnswering>(&bert::open(fixture(name))?.1, tensors, to),
-        "bert-mlm" => bert::export::<MaskedLanguage>(&bert::open(fixture(name))?.1, tensors, to),
-        "gpt2" | "llama" | "llama3" | "qwen3" => decoder::export(&decoder::open(fixture(name))?.1, tensors, to),
+        "bert-mlm" | "roberta" => bert::export::<MaskedLanguage>(&bert::open(fixture(name))?.1, tensors, to),
+        "bert-pretraining" => bert::export::<Pretraining>(&bert::open(fixture(name))?.1, tensors, to),
+        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" => {
+            decoder::export(&decoder::open(fixture(name))?.1, tensors, to)
+        }
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
         "vit" => vit::export(&vit::open(fixture(name))?.1, tensors, to),
         _ => t5::export(&t5::open(fixture(name))?.1, tensors, to),
@@ -181,7 +200,7 @@ const UNREAD: [&str; 15] = [
 const FOLLOWS: [&str; 4] = ["encoder_sparse_step", "decoder_sparse_step", "router_aux_loss_coef", "router_z_loss_coef"];
 
 /// Keys that only versions of `transformers` before those of the fixtures read.
-const OLDER: [&str; 2] = ["rope_theta", "rope_scaling"];
+const OLDER: [&str; 3] = ["rope_theta", "rope_scaling", "num_experts"];
 
 #[test]
 fn the_configuration_of_a_fixture_comes_back() {
@@ -232,8 +251,10 @@ fn what_two_replicas_trained_has_the_same_logits_on_one_rank() {
         let error = through_export(name, (2, 1, 1));
         assert!(error <= 1e-6, "{name}: {error:e}");
     }
-    let error = through_export("switch", (2, 1, 2));
-    assert!(error <= 1e-6, "switch, its experts over two ranks: {error:e}");
+    for name in ["switch", "mixtral", "qwen3-moe"] {
+        let error = through_export(name, (2, 1, 2));
+        assert!(error <= 1e-6, "{name}, its experts over two ranks: {error:e}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod huggingface_assign;
 mod huggingface_errors;
 mod huggingface_export;
 mod images_huggingface;
+mod mae;
 mod mixed_precision;
 mod resnet_shapes;
 mod split_classes;

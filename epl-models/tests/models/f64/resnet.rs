@@ -36,7 +36,7 @@ fn basic() -> ResNetConfig {
 const SIZE: [usize; 2] = [13, 10];
 
 /// Images that no rule makes alike; every fourth does not count.
-fn batch(rows: Range<usize>, [height, width]: [usize; 2], device: &Device) -> ImageBatch {
+pub(super) fn batch(rows: Range<usize>, [height, width]: [usize; 2], device: &Device) -> ImageBatch {
     let shape = [rows.len(), 3, height, width];
     let each = 3 * height * width;
     let pixels = rows.clone().flat_map(|row| (0..each).map(move |i| ((row * 397 + i * i + 1) as f64).sin()));
@@ -57,6 +57,15 @@ pub(super) fn train_on<M: Model<Batch = ImageBatch>>(
     rows: usize,
     size: [usize; 2],
 ) -> Result<Outcome> {
+    train_with(built, rows, |rows, device| batch(rows, size, device))
+}
+
+/// The outcome of a model of what `batch` makes of some rows.
+pub(super) fn train_with<M: Model>(
+    built: LaidOutModel<M>,
+    rows: usize,
+    batch: impl Fn(Range<usize>, &Device) -> M::Batch,
+) -> Result<Outcome> {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
     let mine = BatchShard::of(engine.context(), 1)?.rows(rows).remove(0);
@@ -64,8 +73,8 @@ pub(super) fn train_on<M: Model<Batch = ImageBatch>>(
         let range = step * rows + mine.start..step * rows + mine.end;
         let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
         match range.is_empty() {
-            true => vec![MicroBatch::stand_in(batch(0..1, size, device), [0])],
-            false => vec![MicroBatch::new(batch(range, size, device), samples)],
+            true => vec![MicroBatch::stand_in(batch(0..1, device), [0])],
+            false => vec![MicroBatch::new(batch(range, device), samples)],
         }
     };
     let mut losses = Vec::new();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
-use epl_comm::{EventKind, Operation, Trace};
+use burn::tensor::{Distribution, Tensor};
+use epl_comm::{EventKind, Operation, Trace, shard_range};
 use epl_core::testing::{self, config};
 use epl_core::{Error, Pass, launch, launch_traced};
 use epl_modules::moe::Routed;
@@ -66,6 +66,17 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
         ((3, 1, 3), new(6, 7, 4), "moe: 4 experts cannot be divided evenly over 3 expert ranks"),
         ((1, 2, 1), new(6, 1, 4), "moe: 1 hidden features cannot be split over the 2 ranks of group `tensor`"),
         ((1, 1, 1), new(6, 7, 1).with_gate(Gate::Top2), "moe: 1 experts, but the gate Top2 sends a token to 2"),
+        (
+            (1, 1, 1),
+            new(6, 7, 4).with_gate(Gate::TopK { experts: 5, renormalise: true }),
+            "moe: 4 experts, but the gate TopK { experts: 5, renormalise: true } sends a token to 5",
+        ),
+        (
+            (1, 1, 1),
+            new(6, 7, 4).with_gate(Gate::TopK { experts: 0, renormalise: true }),
+            "moe: a token is sent to 0 experts",
+        ),
+        ((1, 1, 1), new(6, 7, 4).with_shared(Some(0)), "the shared width is Some(0); both must be at least 1"),
         ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
         ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),
         ((1, 1, 1), new(6, 7, 4).with_jitter(1.5), "moe: jitter 1.5"),
@@ -74,6 +85,73 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
     ] {
         let message = refusal(layout, config);
         assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_shared_network_is_added_to_what_the_experts_say() {
+    for (layout, gated) in [((1, 1, 1), false), ((2, 2, 2), true)] {
+        testing::run(layout, |epl| {
+            let config = MoeConfig::new(6, 7, 4).with_gated(gated);
+            let of = |config: &MoeConfig| build(&Case { config: config.clone(), ..cases().remove(0) }, &epl);
+            let (alone, both) = (of(&config)?, of(&config.with_shared(Some(5)))?);
+            let samples =
+                Arc::from([2 * epl.context().data().rank() as u64, 1 + 2 * epl.context().data().rank() as u64]);
+            epl.context().begin(Pass { step: 0, training: true, samples, empty: false });
+            let x = Tensor::<3>::random([2, 5, 6], Distribution::Uniform(-1.0, 1.0), epl.place().device());
+            let x = epl.context().tensor().broadcast(x, 0)?;
+            let mask = TokenMask::from_lengths(&[5, 3], 5);
+            let shared = both.shared.as_ref().expect("it was asked for");
+            assert_eq!(shared.gate.is_some(), gated);
+            let expected = alone.forward_masked(x.clone(), &mask).hidden + shared.forward(x.clone());
+            let found = both.forward_masked(x, &mask).hidden;
+            let error = (found - expected).abs().max().into_scalar::<f32>();
+            assert!(error < 1e-6, "{error:e}");
+            Ok(())
+        });
+    }
+}
+
+/// After each step an expert that was asked too often is asked less; whatever the layout and the number of micro-batches.
+#[test]
+fn a_bias_evens_out_what_experts_are_asked() {
+    let train = |(layout, micro_batches): (Layout, usize)| {
+        let ranks = testing::run(layout, |epl| {
+            let config = MoeConfig::new(6, 7, 4).with_bias_rate(Some(0.05)).with_capacity(Capacity::Unlimited);
+            let case = Case { config, favourite: |_, token| token % 2, ..cases().remove(0) };
+            let (moe, context) = (build(&case, &epl)?, epl.context());
+            let bias = moe.bias.as_ref().expect("it was asked for");
+            let loads = || bias.running_load.value_sync().into_data().iter::<f64>().collect::<Vec<_>>();
+            let mut all = Vec::new();
+            for step in 0..30 {
+                let samples = shard_range(8, context.data().size(), context.data().rank());
+                for part in 0..micro_batches {
+                    let part = shard_range(samples.len(), micro_batches, part);
+                    let part = samples.start + part.start..samples.start + part.end;
+                    let numbers: Arc<[u64]> = part.clone().map(|sample| sample as u64).collect();
+                    context.begin(Pass { step, training: true, samples: numbers, empty: false });
+                    let x = case.tensor(part.clone(), 9, |s, t, e| case.x(s, t, e), epl.place());
+                    let _ = moe.forward_masked(x, &TokenMask::from_lengths(&case.lengths[part], 9));
+                }
+                all.push(loads());
+            }
+            // An evaluation chooses by the bias and counts nothing.
+            context.begin(Pass { step: 30, training: false, samples: Arc::from([0]), empty: false });
+            let x = case.tensor(0..1, 9, |s, t, e| case.x(s, t, e), epl.place());
+            let _ = moe.forward_masked(x, &TokenMask::all(1, 9));
+            assert_eq!(loads(), *all.last().expect("thirty steps"));
+            Ok((all, bias.running_bias.value_sync().into_data().iter::<f64>().collect::<Vec<_>>()))
+        });
+        assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{ranks:?}");
+        ranks.into_iter().next().expect("a rank")
+    };
+    let (loads, bias) = train(((1, 1, 1), 1));
+    let apart = |loads: &[f64]| loads.iter().map(|load| (load - 8.0).abs()).fold(0.0, f64::max);
+    assert!(loads.iter().all(|loads| loads.iter().sum::<f64>() == 32.0), "all tokens of each step: {loads:?}");
+    assert!(apart(&loads[0]) >= 8.0 && apart(&loads[29]) <= 5.0, "{loads:?}");
+    assert!(bias[0] < 0.0 && bias[3] > 0.0, "{bias:?}");
+    for other in [((2, 1, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4), ((2, 1, 2), 2)] {
+        assert_eq!(train(other), (loads.clone(), bias.clone()), "{other:?}");
     }
 }
 
@@ -181,7 +259,7 @@ fn tensor_ranks_take_one_decision_whatever_the_last_bit() {
             Ok(moe.decide([1, 5, 6], &routed, &TokenMask::all(1, 5)).routing().cloned().expect("on the host"))
         });
         assert_eq!(decisions[0], decisions[1]);
-        assert!(decisions[0].groups[0].first_choices[1] == 5, "{decisions:?}");
+        assert!(decisions[0].groups[0].asked[1] == 5, "{decisions:?}");
     }
 }
 

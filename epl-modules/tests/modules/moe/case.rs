@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use epl_modules::Activation;
-use epl_modules::moe::{Capacity, Gate, MoeConfig};
+use epl_modules::moe::{Balance, Capacity, Gate, MoeConfig};
 
 pub(crate) const EXPERTS: usize = 4;
 pub(crate) const D_MODEL: usize = 6;
@@ -109,10 +109,15 @@ pub(crate) fn cases() -> Vec<Case> {
         Case { padded: Some(17), ..Case::new("much padding", top2, Capacity::Fixed(2)) },
         Case { padded: Some(9), ..Case::new("routed padding", switch, factor) },
         Case::new("gated", top2, factor),
+        Case::new("top3, nothing dropped", Gate::TopK { experts: 3, renormalise: true }, Capacity::Unlimited),
+        Case::new("top3, two places", Gate::TopK { experts: 3, renormalise: true }, Capacity::Fixed(2)),
+        Case::new("top2, not renormalised", Gate::TopK { experts: 2, renormalise: false }, factor),
+        Case::new("balance over the batch", Gate::TopK { experts: 2, renormalise: true }, Capacity::Unlimited),
     ];
     for case in &mut cases {
         case.config = match case.name {
             "routed padding" => case.config.clone().with_route_padding(true),
+            "balance over the batch" => case.config.clone().with_balance(Balance::Batch),
             "gated" => case.config.clone().with_gated(true).with_activation(Activation::GeluNew),
             _ => case.config.clone(),
         };

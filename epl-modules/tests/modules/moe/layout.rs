@@ -8,7 +8,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Bool, Tensor, TensorData};
 use epl_comm::shard_range;
 use epl_core::{Epl, Loss, LossWeights, Model, Pass, Result, testing};
-use epl_modules::moe::{Moe, TokenMask};
+use epl_modules::moe::{Balance, Moe, TokenMask};
 
 use super::case::{AUXILIARY, Case, D_FF, D_MODEL, EXPERTS, Z, router};
 use super::{Outcome, array};
@@ -94,9 +94,13 @@ pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
         0 => moe.forward_masked(x.clone(), &mask),
         _ => moe.forward(x.clone(), Some(padding(&mask, &x))),
     };
+    let auxiliary = match case.config.balance {
+        Balance::Sequences => output.auxiliary.clone(),
+        Balance::Batch => output.clone().into_parts().1.over_batch(context),
+    };
     let probe = case.tensor(samples.clone(), length, Case::probe, epl.place());
     let loss = (output.hidden.clone() * probe).sum()
-        + output.auxiliary.clone().mul_scalar(AUXILIARY)
+        + auxiliary.clone().mul_scalar(AUXILIARY)
         + output.z.clone().mul_scalar(Z);
     let gradients = loss.backward();
 
@@ -104,7 +108,7 @@ pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
     let mut values = BTreeMap::new();
     values.insert("hidden".into(), tokens(output.hidden, &routed));
     values.insert("x".into(), tokens_of(x.grad(&gradients).expect("x takes part"), &routed));
-    values.insert("auxiliary".into(), host(output.auxiliary));
+    values.insert("auxiliary".into(), host(auxiliary));
     values.insert("z".into(), host(output.z));
     let mut gradient = |name: &str, found: Option<TensorData>| {
         values.insert(name.into(), found.unwrap_or_else(|| panic!("{}: no gradient of {name}", case.name)));

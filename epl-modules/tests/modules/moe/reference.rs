@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use epl_core::testing;
-use epl_modules::moe::{Capacity, Gate, Moe};
+use epl_modules::moe::{Balance, Capacity, Gate, Moe};
 
 use super::case::{AUXILIARY, Case, D_MODEL, EXPERTS, Z};
 use super::layout::{build, host, plain};
@@ -12,9 +12,18 @@ use super::{Outcome, array};
 struct Decision {
     /// `kept[token][expert]`.
     kept: Vec<[bool; EXPERTS]>,
-    /// First choices before dropping, for each expert.
-    first: [usize; EXPERTS],
+    /// The choices that the auxiliary loss counts, before dropping, for each expert.
+    asked: [usize; EXPERTS],
     dropped: usize,
+}
+
+/// How many experts a token asks, and how many of them the auxiliary loss counts.
+fn choices(case: &Case) -> (usize, usize) {
+    match case.config.gate {
+        Gate::Switch => (1, 1),
+        Gate::Top2 => (2, 1),
+        Gate::TopK { experts, .. } => (experts, experts),
+    }
 }
 
 fn decide(rows: &[f64], case: &Case) -> Decision {
@@ -27,13 +36,13 @@ fn decide(rows: &[f64], case: &Case) -> Decision {
             order
         })
         .collect();
-    let choices = if case.config.gate == Gate::Top2 { 2 } else { 1 };
+    let (choices, counted) = choices(case);
     let capacity = match case.config.capacity {
         Capacity::Factor { train, .. } => ((train * (choices * tokens) as f64 / EXPERTS as f64).ceil() as usize).max(4),
         Capacity::Fixed(capacity) => capacity,
         Capacity::Unlimited => usize::MAX,
     };
-    let mut decision = Decision { kept: vec![[false; EXPERTS]; tokens], first: [0; EXPERTS], dropped: 0 };
+    let mut decision = Decision { kept: vec![[false; EXPERTS]; tokens], asked: [0; EXPERTS], dropped: 0 };
     for choice in 0..choices {
         for token in 0..tokens {
             let expert = ranked[token][choice];
@@ -42,7 +51,7 @@ fn decide(rows: &[f64], case: &Case) -> Decision {
             let position = earlier_choices.sum::<usize>() + earlier_tokens;
             decision.kept[token][expert] |= position < capacity;
             decision.dropped += usize::from(position >= capacity);
-            decision.first[expert] += usize::from(choice == 0);
+            decision.asked[expert] += usize::from(choice < counted);
         }
     }
     decision
@@ -84,6 +93,9 @@ struct Sample {
     hidden: Tensor<2>,
     auxiliary: Tensor<1>,
     z: Tensor<1>,
+    /// The sum of each expert's probability. Shape `[1, EXPERTS]`.
+    sums: Tensor<2>,
+    asked: [usize; EXPERTS],
     taken: [usize; EXPERTS],
     dropped: usize,
 }
@@ -99,7 +111,7 @@ fn compute_sample(case: &Case, weights: &Weights, sample: usize, tokens: usize, 
     let kept: Vec<f64> = decision.kept.iter().flatten().map(|kept| f64::from(*kept)).collect();
     let kept = Tensor::<2>::from_data(TensorData::new(kept, [tokens, EXPERTS]), device);
     let mut shares = probabilities.clone() * kept.clone();
-    if case.config.gate == Gate::Top2 {
+    if matches!(case.config.gate, Gate::Top2 | Gate::TopK { renormalise: true, .. }) {
         // A token that nobody took has no sum to divide by.
         let nobody = kept.sum_dim(1).lower_equal_elem(0.0).float();
         shares = shares.clone() / (shares.sum_dim(1) + nobody);
@@ -110,16 +122,29 @@ fn compute_sample(case: &Case, weights: &Weights, sample: usize, tokens: usize, 
         hidden = hidden + weights.expert(index, x.clone()) * shares.clone().narrow(1, index, 1);
         *taken = decision.kept.iter().filter(|kept| kept[index]).count();
     }
-    let density: Vec<f64> = decision.first.iter().map(|count| *count as f64 / tokens as f64).collect();
+    let choices = (choices(case).1 * tokens) as f64;
+    let density: Vec<f64> = decision.asked.iter().map(|count| *count as f64 / choices).collect();
     let density = Tensor::<2>::from_data(TensorData::new(density, [1, EXPERTS]), device);
     Sample {
         x,
         hidden,
+        asked: decision.asked,
+        sums: probabilities.clone().sum_dim(0),
         auxiliary: (density * probabilities.mean_dim(0)).mean().mul_scalar((EXPERTS * EXPERTS) as f64),
         z: logits.exp().sum_dim(1).log().square().mean(),
         taken,
         dropped: decision.dropped,
     }
+}
+
+/// E · Σ share of all choices · sum of probabilities, over all samples at once.
+fn over_batch(samples: &[(usize, Sample)], device: &Device) -> Tensor<1> {
+    let asked = |expert: usize| samples.iter().map(|(_, sample)| sample.asked[expert]).sum::<usize>();
+    let asked: Vec<f64> = (0..EXPERTS).map(|expert| asked(expert) as f64).collect();
+    let all: f64 = asked.iter().sum();
+    let shares: Vec<f64> = asked.iter().map(|asked| EXPERTS as f64 * asked / all).collect();
+    let sums = samples.iter().map(|(_, sample)| sample.sums.clone()).reduce(|sum, next| sum + next);
+    (sums.expect("a sample with a token") * Tensor::from_data(TensorData::new(shares, [1, EXPERTS]), device)).sum()
 }
 
 /// Computes a case on one rank with plain tensors.
@@ -139,7 +164,10 @@ fn compute_case(case: &Case, moe: &Moe, device: &Device) -> Outcome {
         routed.map(|(sample, tokens)| (sample, compute_sample(case, &weights, sample, tokens, device))).collect();
 
     let zero = || Tensor::<1>::zeros([1], device);
-    let auxiliary = samples.iter().fold(zero(), |sum, (_, sample)| sum + sample.auxiliary.clone());
+    let auxiliary = match case.config.balance {
+        Balance::Sequences => samples.iter().fold(zero(), |sum, (_, sample)| sum + sample.auxiliary.clone()),
+        Balance::Batch => over_batch(&samples, device),
+    };
     let z = samples.iter().fold(zero(), |sum, (_, sample)| sum + sample.z.clone());
     let output = samples.iter().fold(zero(), |sum, (number, sample)| {
         let [tokens, _] = sample.hidden.dims();

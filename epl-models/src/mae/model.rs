@@ -1,0 +1,98 @@
+//! The whole model.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use epl_comm::{Error, unwind};
+use epl_core::{Context, Model, Place};
+use epl_modules::random::Noise;
+use epl_modules::{LayerNorm, LayerNormConfig, TransformerLayer};
+
+use super::batch::MaeBatch;
+use super::config::MaeConfig;
+use super::decoder::MaeDecoder;
+use super::masking::Masking;
+use crate::vit::PatchEmbeddings;
+
+/// A ViT that fills in patches. Made by [`MaeConfig::init`]; what its encoder has stands under the names of a
+/// [`ViT`](crate::ViT), which goes on from it.
+///
+/// Attention and feed-forward networks are split over the tensor axis.
+#[derive(Module, Debug)]
+pub struct Mae {
+    /// From an image to the first hidden states.
+    pub embeddings: PatchEmbeddings,
+    /// The encoder.
+    pub layers: Vec<TransformerLayer>,
+    /// Normalises the encoder's last states.
+    pub norm: LayerNorm,
+    /// From what the encoder saw to pixels.
+    pub decoder: MaeDecoder,
+    #[module(skip)]
+    config: MaeConfig,
+    #[module(skip)]
+    key: u64,
+    #[module(skip)]
+    context: Context,
+}
+
+impl MaeConfig {
+    /// Lays out a model; its parameters are drawn later.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when a number is impossible or does not fit the mesh, such as heads that the tensor axis does not
+    /// divide.
+    pub fn init(&self, place: &Place) -> Mae {
+        if let Err(error) = self.validate() {
+            unwind(Error::invalid(error.to_string()));
+        }
+        let (encoder, layers) = (self.encoder(), place.child("layers"));
+        Mae {
+            embeddings: PatchEmbeddings::new(&encoder, &place.child("embeddings")),
+            layers: (0..encoder.layers).map(|index| encoder.layer().init(&layers.child(&index.to_string()))).collect(),
+            norm: LayerNormConfig::new(encoder.d_model).with_epsilon(encoder.epsilon).init(&place.child("norm")),
+            decoder: MaeDecoder::new(self, &place.child("decoder")),
+            config: self.clone(),
+            key: place.layer_key("masking"),
+            context: place.context().clone(),
+        }
+    }
+}
+
+impl Mae {
+    /// The shape.
+    pub fn config(&self) -> &MaeConfig {
+        &self.config
+    }
+
+    /// The rank's context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The pixels of all patches, seen or not. Collective over the tensor axis. With pipeline stages no rank has the whole model:
+    /// then only the engine runs it.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, patches, patch_size² · channels]`
+    pub fn forward(&self, batch: &MaeBatch) -> Tensor<3> {
+        self.forward_all(batch)
+    }
+
+    /// Which patches the encoder sees: a pure function of the batch or, where it says nothing, of the seed, the step and the
+    /// samples, so that each segment that asks learns the same.
+    pub fn masking(&self, batch: &MaeBatch) -> Masking {
+        let (rows, patches) = (batch.pixels.dims()[0], self.config.encoder.patches());
+        let drawn = || {
+            let noise = Noise::new(self.context.seed(), self.context.step(), self.key, 0);
+            let of_sample = |sample: &u64| {
+                let row = noise.sample(*sample);
+                (0..patches).map(move |patch| row.uniform(patch) as f32)
+            };
+            self.context.samples().iter().flat_map(of_sample).collect()
+        };
+        let noise: Vec<f32> = batch.noise.clone().unwrap_or_else(drawn);
+        Masking::new(&noise, [rows, patches, self.config.kept()])
+    }
+}

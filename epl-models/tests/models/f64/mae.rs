@@ -1,0 +1,56 @@
+//! The layout changes nothing of an MAE, in f64: neither losses nor gradients and parameters.
+
+use epl_core::config::{CheckpointType, Config, ZeroLevel};
+use epl_core::{launch, testing};
+use epl_models::mae::MaeBatch;
+use epl_models::{MaeConfig, ViTConfig};
+
+use super::resnet::{Outcome, assert_same, batch, train_with};
+
+const SIZE: usize = 12;
+const ROWS: usize = 7;
+
+/// With dropout; five segments, of which the third has parts of encoder and decoder.
+fn model() -> MaeConfig {
+    let encoder =
+        ViTConfig::new(2).with_image_size(SIZE).with_patch_size(4).with_d_model(16).with_d_ff(24).with_heads(4);
+    let encoder = encoder.with_layers(2).with_dropout(0.1).with_attention_dropout(0.1).with_deviation(0.2);
+    let config = MaeConfig::new(encoder).with_decoder_d_model(12).with_decoder_d_ff(20).with_decoder_heads(2);
+    config.with_decoder_layers(2).with_normalised_pixels(true)
+}
+
+fn outcome(options: &Config) -> Outcome {
+    let outcomes = launch(options, |epl| {
+        let built = epl.build(|at| model().init(at))?;
+        train_with(built, ROWS, |rows, device| MaeBatch { pixels: batch(rows, [SIZE; 2], device).pixels, noise: None })
+    });
+    let (losses, mut tensors) = outcomes.unwrap_or_else(|error| panic!("{error}")).pop().expect("there is a last rank");
+    // A bias of the keys shifts all scores of a query alike: its gradient is rounding, and what it is updated with.
+    tensors.retain(|name, _| !name.contains(".key.bias"));
+    (losses, tensors)
+}
+
+#[test]
+fn any_layout_equals_one_rank() {
+    epl_testing::in_f64(|| {
+        let one = outcome(&testing::config(1, 1, 1));
+        assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[1] != one.0[0], "{:?}", one.0);
+        let with = |mesh: (usize, usize), change: fn(&mut Config)| {
+            let mut options = testing::config(mesh.0, mesh.1, 1);
+            change(&mut options);
+            options
+        };
+        let layouts = [
+            with((1, 2), |_| ()),
+            with((3, 1), |_| ()),
+            with((2, 2), |options| options.zero.level = ZeroLevel::V2),
+            with((2, 1), |options| options.zero.level = ZeroLevel::V3),
+            with((1, 1), |options| options.dist.pipeline_parallel_size = 5),
+            with((1, 2), |options| options.dist.pipeline_parallel_size = 2),
+            with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
+        ];
+        for options in &layouts {
+            assert_same(&outcome(options), &one, &options.to_toml());
+        }
+    });
+}

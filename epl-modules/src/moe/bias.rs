@@ -1,0 +1,99 @@
+//! Experts are balanced by a bias, without a loss.
+
+use burn::module::{Module, RunningState};
+use burn::tensor::Tensor;
+use epl_core::{Context, Place};
+
+use super::balance::over_replicas;
+
+/// A number for each expert that is added to its probabilities where tokens choose, and nowhere else: after each step it grows for
+/// experts that were asked less than the mean, and shrinks for those that were asked more.
+///
+/// What is counted are the choices of all replicas in all micro-batches of a step, so no layout changes it. A step whose gradients
+/// are only looked at counts as well. An evaluation, and what follows the last step, find the bias of the step before.
+///
+/// *Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts*, Wang et al., 2024
+/// ([arXiv:2408.15664](https://arxiv.org/abs/2408.15664)); DeepSeek-V3.
+#[derive(Module, Debug)]
+pub struct BalanceBias {
+    /// What is added, `[experts]`.
+    pub running_bias: RunningState<Tensor<1>>,
+    /// How often each expert was asked in the step that is under way, or in the last one, `[experts]`.
+    pub running_load: RunningState<Tensor<1>>,
+    /// One more than the number of that step, `[1]`: compared where it is, as reading it would wait for the device.
+    pub running_step: RunningState<Tensor<1>>,
+    #[module(skip)]
+    rate: f64,
+    #[module(skip)]
+    context: Context,
+}
+
+impl BalanceBias {
+    pub(super) fn new(experts: usize, rate: f64, place: &Place) -> Self {
+        let zeros = |size: usize| place.full_precision(RunningState::new(Tensor::zeros([size], place.device())));
+        Self {
+            running_bias: zeros(experts),
+            running_load: zeros(experts),
+            running_step: zeros(1),
+            rate,
+            context: place.context().clone(),
+        }
+    }
+
+    /// The probabilities by which tokens choose. With the first call of a step of training the bias moves by the load of the step
+    /// before.
+    ///
+    /// # Shapes
+    ///
+    /// - probabilities and output: `[tokens, experts]`, without a graph
+    pub(super) fn scores(&self, probabilities: Tensor<2>) -> Tensor<2> {
+        if self.context.is_training() && !self.context.is_replay() {
+            self.begin(self.context.step() as f64 + 1.0);
+        }
+        let bias = plain(self.running_bias.value_sync()).to_device(&probabilities.device());
+        probabilities.clone() + bias.cast(probabilities.dtype()).unsqueeze_dim(0)
+    }
+
+    /// Moves the bias by the load, and begins to count anew, unless the load is of this step.
+    fn begin(&self, step: f64) {
+        let [bias, load, last] =
+            [&self.running_bias, &self.running_load, &self.running_step].map(|x| plain(x.value_sync()));
+        let is_new = last.clone().not_equal_elem(step).expand(load.dims());
+        let moved = bias.clone() + (load.clone().mean() - load.clone()).sign() * self.rate;
+        put(&self.running_bias, bias.mask_where(is_new.clone(), moved));
+        put(&self.running_load, load.mask_fill(is_new, 0.0));
+        put(&self.running_step, last.full_like(step));
+    }
+
+    /// Counts how often each expert was `asked`. Collective over the replicas.
+    ///
+    /// # Shapes
+    ///
+    /// - asked: `[experts]`
+    pub(super) fn count(&self, asked: Tensor<1>) {
+        if !self.context.is_training() {
+            return;
+        }
+        let asked = if self.context.is_stand_in() { asked.zeros_like() } else { asked };
+        let asked = over_replicas(asked, &self.context);
+        if self.context.is_replay() {
+            // It was counted when this was run first.
+            return;
+        }
+        let load = plain(self.running_load.value_sync());
+        let asked = asked.to_device(&load.device()).cast(load.dtype());
+        put(&self.running_load, load + asked);
+    }
+}
+
+/// Without a graph, on the device without autodiff.
+fn plain(x: Tensor<1>) -> Tensor<1> {
+    if x.is_autodiff() { x.inner() } else { x }
+}
+
+fn put(running: &RunningState<Tensor<1>>, value: Tensor<1>) {
+    let is_autodiff = running.value_sync().is_autodiff();
+    running.update(if is_autodiff { Tensor::from_inner(value) } else { value });
+    // An update waits until it is read; what saves or compares the model would miss it.
+    let _ = running.value_sync();
+}

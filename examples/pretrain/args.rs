@@ -1,0 +1,138 @@
+//! The command line, and the configuration it makes.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use epl::config::{Config, ConfigError, Layers};
+use epl::models::decoder::DecoderExpertsConfig;
+use epl::models::{DecoderConfig, Tokenizer};
+use epl::trainer::check_unused;
+use epl::trainer::launch_mark::goes_on;
+
+/// Train a decoder on text, packed into blocks.
+///
+/// Without --text it learns 20 MB of sentences by rule.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// Files of texts, one a line, plain or .gz; each hundredth is held out
+    #[arg(long, num_args = 1.., value_name = "F")]
+    pub text: Vec<PathBuf>,
+    /// Bytes of the text by rule
+    #[arg(long, value_name = "N", default_value_t = 20_000_000, conflicts_with = "text")]
+    pub bytes: usize,
+    /// Pieces of the tokenizer that is learned from the text
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub vocab: usize,
+    /// Tokens of a block
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub length: usize,
+    /// What the model is like
+    #[arg(long, value_enum, default_value_t = Family::Llama)]
+    model: Family,
+    /// Layers of the model
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    layers: usize,
+    /// The width of its hidden states
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    d_model: usize,
+    /// A text that the model goes on with at each evaluation
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// A configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// An option of the configuration, such as dist.tensor_parallel_size=2
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Stop and save after this many steps; the schedule is unchanged
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed of the text by rule, the initial values and the order of the blocks
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// The folder of the run: corpora, tokenizer, checkpoints, metrics.jsonl, loss.svg
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on from the latest checkpoint in --out
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+    /// Print the plan and stop
+    #[arg(long)]
+    pub plan: bool,
+}
+
+/// What a model is like.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Family {
+    /// Learned positions, LayerNorm, GELU
+    Gpt2,
+    /// Rotary positions, RMSNorm, SiLU
+    Llama,
+    /// A Llama with eight experts, two for each token
+    Mixtral,
+}
+
+/// What this program sets where the user says nothing.
+const DEFAULTS: &str = include_str!("pretrain.toml");
+
+impl Args {
+    /// This program's settings < file < environment < `--set` < the other flags.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let mut layers = Layers::new().toml(DEFAULTS, Path::new("pretrain.toml"))?;
+        if let Some(file) = &self.config {
+            layers = layers.file(file)?;
+        }
+        let layers = layers.process_environment()?.command_line(&self.settings)?;
+        let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
+        let mut config = layers.resolve()?;
+        if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
+            config.set("dist.data_parallel_size", 2)?;
+        }
+        Ok(config)
+    }
+
+    /// Whether a run that the folder may hold is replaced: only that of the rule, which takes minutes.
+    pub fn replace(&self) -> bool {
+        self.out.is_none() && self.text.is_empty() && !self.resume
+    }
+
+    /// The folder of the run, before anything is written into it.
+    pub fn out(&self) -> Result<PathBuf, epl::Error> {
+        let default = if self.text.is_empty() { "out/pretrain" } else { "out/pretrain-text" };
+        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
+        check_unused(&out)?;
+        let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
+        if self.resume && !holds_run {
+            let reason = format!("{name} holds no checkpoint to go on from; give the folder of an earlier run");
+            return Err(epl::Error::invalid(reason));
+        }
+        if holds_run && !self.resume && !self.replace() && !goes_on(&out)? {
+            let reason =
+                format!("{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder");
+            return Err(epl::Error::invalid(reason));
+        }
+        Ok(out)
+    }
+
+    /// The model for a tokenizer.
+    pub fn model(&self, tokenizer: &Tokenizer) -> DecoderConfig {
+        let vocab = tokenizer.vocab_size();
+        let config = match self.model {
+            Family::Gpt2 => DecoderConfig::new(vocab).with_d_ff(4 * self.d_model),
+            Family::Llama | Family::Mixtral => DecoderConfig::llama_like(vocab).with_d_ff(8 * self.d_model / 3),
+        };
+        let experts = matches!(self.model, Family::Mixtral).then(|| DecoderExpertsConfig::new(8));
+        config
+            .with_experts(experts)
+            .with_d_model(self.d_model)
+            .with_heads((self.d_model / 32).max(1))
+            .with_layers(self.layers)
+            .with_positions(2 * self.length)
+            .with_embedding_dropout(0.0)
+            .with_dropout(0.0)
+            .with_attention_dropout(0.0)
+            .with_pad(Some(tokenizer.pad()))
+            .with_ends(vec![tokenizer.eos()])
+    }
+}

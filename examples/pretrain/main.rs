@@ -1,0 +1,66 @@
+//! Trains a decoder on text that is packed into blocks.
+//!
+//! ```text
+//! cargo run --release --example pretrain                                             # 20 MB by rule
+//! cargo run --release --example pretrain -- --model mixtral --set dist.expert_parallel_size=2
+//! cargo run --release --example pretrain -- --text corpus.txt.gz --vocab 8000 --layers 6 --d-model 256 --length 256
+//! ```
+//!
+//! - `args`: the command line, and the configuration it makes.
+//! - `rule`: a text by rule, of which it is known how well it can be foretold.
+//! - `data`: the tokenizer, and the corpora in files.
+//! - `run`: what every rank does.
+
+mod args;
+mod data;
+mod rule;
+mod run;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use epl::trainer::StopHandle;
+
+use args::Args;
+use data::Data;
+
+/// What the model goes on with where no prompt is given, and the text is by rule.
+const PROMPT: &str = "Bab";
+
+fn main() -> ExitCode {
+    train(&Args::parse()).unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(error.downcast_ref().map_or(1, epl::Error::exit_code))
+    })
+}
+
+fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let config = args.config()?;
+    let out = args.out()?;
+    let data = Data::prepare(args, config.train.seed, &out)?;
+    let model = args.model(&data.tokenizer);
+    model.validate()?;
+    let default = || if args.text.is_empty() { vec![PROMPT.to_string()] } else { Vec::new() };
+    let texts = if args.prompt.is_empty() { default() } else { args.prompt.clone() };
+    // What encodes a text ends it; here it goes on.
+    let open = |mut tokens: Vec<i64>| {
+        tokens.retain(|token| *token != data.tokenizer.eos());
+        tokens
+    };
+    let settings = run::Settings {
+        out,
+        plan_only: args.plan,
+        resume: args.resume,
+        replace: args.replace(),
+        prompts: data.tokenizer.encode_batch(texts)?.into_iter().map(open).collect(),
+        stop: StopHandle::on_signals()?,
+    };
+    let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings))?;
+    // The same on all ranks.
+    let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);
+    if let Some(line) = ends.into_iter().find_map(|(line, _)| line) {
+        println!("{line}");
+    }
+    Ok(code)
+}
