@@ -16,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 
 TOLERANCE = 1e-4
-LABELS = ("labels", "start_positions", "end_positions")
+LABELS = ("labels", "start_positions", "end_positions", "next_sentence_label")
 
 
 def check(folder):
@@ -34,6 +34,8 @@ def check(folder):
         outputs = model.eval()(**inputs)
     if "start_logits" in outputs:
         logits = torch.stack([outputs.start_logits, outputs.end_logits], -1)
+    elif "prediction_logits" in outputs:
+        logits = outputs.prediction_logits
     else:
         logits = outputs.logits
     expected = stored["logits"]

@@ -78,6 +78,7 @@ mod host;
 pub mod random;
 mod draws;
 mod over_rows;
+mod running;
 mod of_epl;
 pub mod global;
 pub mod activation;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
+use epl::data::Rows;
 use epl::models::huggingface::{Names, Reference, read_io};
 use epl::models::mae::{self, MaeBatch, MaeNames};
 use epl::models::resnet::{self, ResNet, ResNetNames};
@@ -63,13 +64,7 @@ fn classified(reference: &Reference, rows: Range<usize>, device: &Device) -> epl
 
 /// Some of the stored images, with the numbers that say which patches stay.
 fn noisy(reference: &Reference, rows: Range<usize>, device: &Device) -> epl::Result<MaeBatch> {
-    let MaeBatch { pixels, noise } = mae::reference_batch(reference, device)?;
-    let images = pixels.dims()[0];
-    let own = |noise: Vec<f32>| {
-        let patches = noise.len() / images;
-        noise[rows.start * patches..rows.end * patches].to_vec()
-    };
-    Ok(MaeBatch { noise: noise.map(own), pixels: pixels.slice([rows.clone()]) })
+    Ok(mae::reference_batch(reference, device)?.narrow(rows))
 }
 
 /// What the last stage has of the stored images.

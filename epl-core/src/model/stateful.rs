@@ -18,7 +18,7 @@ pub(crate) enum Remembers {
 /// A field without parameters, behind the others of a layer of EPL that is called like one of Burn's: it needs no care.
 const OF_EPL: &str = "of_epl";
 
-/// The fields of a batch norm that are its running statistics.
+/// The fields that are running statistics: of batch norms, and of the bias that balances experts.
 pub(crate) const STATISTICS: [&str; 5] =
     ["running_mean", "running_var", "running_bias", "running_load", "running_step"];
 

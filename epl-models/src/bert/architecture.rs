@@ -7,8 +7,9 @@ use burn::config::Config;
 pub enum BertArchitecture {
     /// Positions are counted from 0.
     Bert,
-    /// Positions are counted from behind the number of the padding token, which padding itself has; a classifier drops features
-    /// before its first layer, too.
+    /// Positions are counted from behind the number of the padding token, which that token has wherever it stands, and learns
+    /// neither it nor its vector; the head of a masked language model has GELU whatever the layers have; a classifier drops
+    /// features before its first layer, too.
     ///
     /// *RoBERTa: A Robustly Optimized BERT Pretraining Approach*, Liu et al., 2019
     /// ([arXiv:1907.11692](https://arxiv.org/abs/1907.11692)).
@@ -21,7 +22,15 @@ pub(super) const SUPPORTED: &str = "bert and roberta";
 impl BertArchitecture {
     const ALL: [Self; 2] = [Self::Bert, Self::Roberta];
 
-    /// What `config.json` calls it, as `model_type`, and what stands before the names of the encoder.
+    /// What stands before the names of the encoder.
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Self::Bert => "bert.",
+            Self::Roberta => "roberta.",
+        }
+    }
+
+    /// What `config.json` calls it, as `model_type`.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Bert => "bert",

@@ -60,6 +60,10 @@ pub struct BertBatch<L> {
     pub token_types: Tensor<2, Int>,
     /// True at padding. Shape `[rows, length]`.
     pub padding: Tensor<2, Bool>,
+    /// The position of each token, where positions are not counted from 0. Shape `[rows, length]`.
+    pub positions: Option<Tensor<2, Int>>,
+    /// True at the padding token, which learns no vector where it stands, if there is one. Shape `[rows, length]`.
+    pub pads: Option<Tensor<2, Bool>>,
     /// How many tokens of each row are real, on the host.
     pub tokens: Vec<usize>,
     /// What is to be learned.
@@ -94,15 +98,36 @@ impl<L> BertBatch<L> {
         let length = items.iter().map(|item| item.ids.len()).max().unwrap_or(1);
         let ids: Vec<&[i64]> = items.iter().map(|item| &*item.ids).collect();
         let types: Vec<&[i64]> = items.iter().map(|item| &*item.token_types).collect();
+        let is_pad = |item: &BertItem<I>, token: usize| item.ids.get(token).is_none_or(|id| *id == config.pad);
+        let pads: Vec<bool> = items.iter().flat_map(|item| (0..length).map(move |token| is_pad(item, token))).collect();
+        let truths =
+            |truths: Vec<bool>| Tensor::<2, Bool>::from_data(TensorData::new(truths, [items.len(), length]), device);
+        let positions = || {
+            let rows: Vec<Vec<i64>> = pads.chunks(length.max(1)).map(|pads| positions(config, pads)).collect();
+            padded(&rows, 0, length, device)
+        };
+        let positions = (config.first_position() > 0).then(positions);
         let padding: Vec<bool> = items.iter().flat_map(|item| (0..length).map(|token| token >= item.tokens)).collect();
         Self {
             ids: padded(&ids, config.pad, length, device),
             token_types: padded(&types, 0, length, device),
-            padding: Tensor::from_data(TensorData::new(padding, [items.len(), length]), device),
+            padding: truths(padding),
+            positions,
+            pads: pads.contains(&true).then(|| truths(pads)),
             tokens: items.iter().map(|item| item.tokens).collect(),
             labels: labels(length),
         }
     }
+}
+
+/// The positions of a row of which it is known which tokens are padding: that has the one before the first, wherever it stands.
+fn positions(config: &BertConfig, pads: &[bool]) -> Vec<i64> {
+    let before = config.first_position() as i64 - 1;
+    let next = |position: &mut i64, is_pad: &bool| {
+        *position += i64::from(!is_pad);
+        Some(if *is_pad { before } else { *position })
+    };
+    pads.iter().scan(before, next).collect()
 }
 
 #[cfg(test)]
@@ -129,6 +154,20 @@ mod tests {
         let padding: Vec<bool> = batch.padding.into_data().iter().collect();
         assert_eq!(padding, [false, false, true, false, false, true]);
         assert_eq!((batch.tokens, batch.labels), (vec![2, 2], 3));
+        assert!(batch.positions.is_none());
+        let pads: Vec<bool> = batch.pads.expect("one stands there").into_data().iter().collect();
+        assert_eq!(pads, [false, false, true, false, false, false]);
+    }
+
+    #[test]
+    fn positions_of_a_roberta_leave_padding_out() {
+        let config = BertConfig::roberta_base(10).with_positions(6);
+        let items = [item(&[4, 1, 5], &[0; 3]), item(&[6], &[0])];
+        let batch = BertBatch::new(&items, &config, &Device::default(), |_| ());
+        let positions = batch.positions.expect("they are counted from 2");
+        assert_eq!(positions.into_data().iter::<i64>().collect::<Vec<_>>(), [2, 1, 3, 2, 1, 1]);
+        let whole = BertBatch::new(&[item(&[4, 5], &[0; 2])], &config, &Device::default(), |_| ());
+        assert!(whole.pads.is_none());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct BertConfig {
     /// Types of tokens, such as those of the question and those of the text.
     #[config(default = 2)]
     pub token_types: usize,
-    /// The function inside the feed-forward part, and inside the head of a masked language model.
+    /// The function inside the feed-forward part, and inside the head of a BERT that is a masked language model.
     #[config(default = "Activation::Gelu")]
     pub activation: Activation,
     /// Probability with which embeddings and the output of every part are dropped.
@@ -98,15 +98,15 @@ impl BertConfig {
 
     /// A RoBERTa of 12 layers of 768 with 12 heads.
     pub fn roberta_base(vocab: usize) -> Self {
-        Self::base(vocab).as_roberta()
+        Self::base(vocab).into_roberta()
     }
 
     /// A RoBERTa of 24 layers of 1024 with 16 heads.
     pub fn roberta_large(vocab: usize) -> Self {
-        Self::large(vocab).as_roberta()
+        Self::large(vocab).into_roberta()
     }
 
-    fn as_roberta(self) -> Self {
+    fn into_roberta(self) -> Self {
         let counted = self.with_architecture(BertArchitecture::Roberta).with_pad(1).with_positions(514);
         counted.with_token_types(1).with_epsilon(1e-5)
     }

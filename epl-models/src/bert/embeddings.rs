@@ -24,8 +24,6 @@ pub struct BertEmbeddings {
     pub norm: LayerNorm,
     /// Dropout of the sum.
     pub dropout: Dropout,
-    #[module(skip)]
-    first_position: usize,
 }
 
 impl BertEmbeddings {
@@ -41,7 +39,6 @@ impl BertEmbeddings {
             token_types: table(config.token_types, "token_types"),
             norm: LayerNormConfig::new(config.d_model).with_epsilon(config.epsilon).init(&place.child("norm")),
             dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
-            first_position: config.first_position(),
         }
     }
 
@@ -56,15 +53,25 @@ impl BertEmbeddings {
     }
 
     fn words_and_positions<L>(&self, batch: &BertBatch<L>) -> Tensor<3> {
-        let ([rows, length], first) = (batch.dims(), self.first_position as i64);
-        let positions = Tensor::<1, Int>::arange(first..first + length as i64, &batch.ids.device()).unsqueeze::<2>();
-        let at = |positions| self.words.forward(batch.ids.clone()) + lookup(self.positions.weight.val(), positions);
-        if first == 0 {
-            return at(positions);
+        let words = self.words.forward(batch.ids.clone());
+        let positions = || match &batch.positions {
+            Some(positions) => lookup(self.positions.weight.val(), positions.clone()),
+            None => {
+                let numbers = Tensor::<1, Int>::arange(0..batch.dims()[1] as i64, &batch.ids.device());
+                lookup(self.positions.weight.val(), numbers.unsqueeze::<2>())
+            }
+        };
+        // What the padding token learns nothing of where it stands, as in `transformers`: of a RoBERTa its position, too.
+        let not_learned = |vectors: Tensor<3>| match &batch.pads {
+            Some(pads) => {
+                let pads = pads.clone().unsqueeze_dim::<3>(2).expand(vectors.dims());
+                vectors.clone().mask_where(pads, vectors.detach())
+            }
+            None => vectors,
+        };
+        match batch.positions {
+            Some(_) => not_learned(words + positions()),
+            None => not_learned(words) + positions(),
         }
-        // Padding has the position before, and learns neither it nor its word.
-        let both = at(positions.expand([rows, length]).mask_fill(batch.padding.clone(), first - 1));
-        let is_padding = batch.padding.clone().unsqueeze_dim::<3>(2).expand(both.dims());
-        both.clone().mask_where(is_padding, both.detach())
     }
 }

@@ -94,7 +94,7 @@ impl BertConfig {
     /// `transformers` has not.
     pub fn to_huggingface<H: ExportedHead>(&self) -> Result<Map<String, Value>> {
         self.validate().map_err(Error::core)?;
-        if self.architecture == BertArchitecture::Roberta && H::PATHS == Pretraining::PATHS {
+        if self.architecture == BertArchitecture::Roberta && H::IS_PRETRAINING {
             return Err(Error::export(
                 "architecture",
                 "is Roberta, which has no head of pretraining; use `MaskedLanguage`",

@@ -27,6 +27,9 @@ pub trait BertHead: Module + ModuleDisplay {
     /// Whether the tokens of a row are the classes of its loss.
     const TOKENS_ARE_CLASSES: bool = false;
 
+    /// Whether it is that of pretraining, whose classes are those of sentences.
+    const IS_PRETRAINING: bool = false;
+
     /// Where its parts stand in the model.
     const PATHS: HeadPaths = HeadPaths { masked: "head", classified: "head" };
 

@@ -8,6 +8,7 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Loss, LossWeights, Place};
 use epl_modules::{Activation, LayerNorm, LayerNormConfig, ReplicatedLinear, SplitCrossEntropyConfig, SplitEmbedding};
 
+use super::architecture::BertArchitecture;
 use super::batch::{BertBatch, BertItem};
 use super::carry::BertCarry;
 use super::config::BertConfig;
@@ -51,7 +52,10 @@ impl MaskedLanguage {
             transform: linear(config, config.d_model).init(&place.child("transform")),
             norm: LayerNormConfig::new(config.d_model).with_epsilon(config.epsilon).init(&place.child("norm")),
             bias: place.split_param([config.vocab], &[(Axis::Tensor, 0)], Initializer::Zeros),
-            activation: config.activation,
+            activation: match config.architecture {
+                BertArchitecture::Bert => config.activation,
+                BertArchitecture::Roberta => Activation::Gelu,
+            },
             vocab: config.vocab,
             context: place.context().clone(),
         }

@@ -60,7 +60,8 @@ impl BertConfig {
         self.init_with(place, |place| MaskedLanguage::new(self, place))
     }
 
-    /// Lays out a model that says which tokens were hidden, and whether a text follows another.
+    /// Lays out a model that says which tokens were hidden, and whether a text follows another. `transformers` has no such RoBERTa:
+    /// one cannot be exported.
     pub fn init_pretraining(&self, place: &Place) -> BertForPretraining {
         self.init_with(place, |place| Pretraining::new(self, place))
     }

@@ -3,7 +3,6 @@
 use super::architecture::{BertArchitecture, SUPPORTED};
 use super::config::BertConfig;
 use super::head::{BertHead, HeadPaths};
-use super::pretraining::Pretraining;
 use crate::huggingface::{Folder, NameTable, Names, Result};
 
 /// The vectors of the tokens, which every BERT has.
@@ -32,7 +31,7 @@ struct Spelling {
     norm: [&'static str; 2],
 }
 
-/// The parts of heads by the begin of their paths, and of what they are called.
+/// What a folder calls the parts of heads.
 struct Heads {
     answers: [String; 2],
     transform: [String; 2],
@@ -40,37 +39,53 @@ struct Heads {
     bias: [String; 2],
     pooler: [String; 2],
     classifier: [String; 2],
+    /// What the names of the parts that say which tokens were hidden begin with.
+    masked: &'static str,
+    /// Whether pooler and classifier are one head; otherwise a pooler is part of the encoder, and may be there alone.
+    is_one: bool,
 }
 
 impl Heads {
-    fn of(spelling: Spelling, paths: HeadPaths) -> Self {
+    fn of<H: BertHead>(spelling: Spelling) -> Self {
         let Spelling { architecture, prefix, .. } = spelling;
-        let HeadPaths { masked, classified } = paths;
+        let HeadPaths { masked: tokens, classified } = H::PATHS;
         let pooler = format!("{prefix}pooler.dense");
-        let [transform, norm, bias] = match architecture {
-            BertArchitecture::Bert => {
-                ["transform.dense", "transform.LayerNorm", "bias"].map(|part| ("cls.predictions", part))
-            }
-            BertArchitecture::Roberta => ["dense", "layer_norm", "bias"].map(|part| ("lm_head", part)),
-        }
-        .map(|(head, part)| format!("{head}.{part}"));
-        let [pooler, classifier] = match (architecture, paths == Pretraining::PATHS) {
-            (_, true) => [pooler, "cls.seq_relationship".to_string()],
-            (BertArchitecture::Bert, false) => [pooler, "classifier".to_string()],
-            (BertArchitecture::Roberta, false) => ["classifier.dense", "classifier.out_proj"].map(String::from),
+        let (masked, [transform, norm, bias]) = match architecture {
+            BertArchitecture::Bert => ("cls.predictions.", ["transform.dense", "transform.LayerNorm", "bias"]),
+            BertArchitecture::Roberta => ("lm_head.", ["dense", "layer_norm", "bias"]),
+        };
+        let is_one = architecture == BertArchitecture::Roberta && !H::IS_PRETRAINING;
+        let [pooler, classifier] = match (is_one, H::IS_PRETRAINING) {
+            (true, _) => ["classifier.dense", "classifier.out_proj"].map(String::from),
+            (false, true) => [pooler, "cls.seq_relationship".to_string()],
+            (false, false) => [pooler, "classifier".to_string()],
         };
         Self {
             answers: ["head.answers", "qa_outputs"].map(String::from),
-            transform: [format!("{masked}.transform"), transform],
-            norm: [format!("{masked}.norm"), norm],
-            bias: [format!("{masked}.bias"), bias],
+            transform: [format!("{tokens}.transform"), format!("{masked}{transform}")],
+            norm: [format!("{tokens}.norm"), format!("{masked}{norm}")],
+            bias: [format!("{tokens}.bias"), format!("{masked}{bias}")],
             pooler: [format!("{classified}.pooler"), pooler],
             classifier: [format!("{classified}.classifier"), classifier],
+            masked,
+            is_one,
         }
     }
 
-    fn all(&self) -> [&[String; 2]; 6] {
-        [&self.answers, &self.transform, &self.norm, &self.bias, &self.pooler, &self.classifier]
+    /// The paths of the parts of heads of which a folder has nothing; half a head is there, and an error.
+    fn lacking(&self, folder: &Folder) -> Vec<String> {
+        let has = |begin: &str| folder.names().any(|name| name.starts_with(begin));
+        let has_part = |[_, stored]: &[String; 2]| has(&format!("{stored}."));
+        let masked = [&self.transform, &self.norm, &self.bias].map(|part| (part, has(self.masked)));
+        let (pooler, classifier) = (has_part(&self.pooler), has_part(&self.classifier));
+        let one = self.is_one && (pooler || classifier);
+        let others = [
+            (&self.answers, has_part(&self.answers)),
+            (&self.pooler, pooler || one),
+            (&self.classifier, classifier || one),
+        ];
+        let parts = masked.into_iter().chain(others);
+        parts.filter(|(_, is_there)| !is_there).map(|([path, _], _)| path.clone()).collect()
     }
 
     fn named(&self, table: NameTable, spelling: Spelling) -> NameTable {
@@ -90,36 +105,25 @@ impl BertNames {
     /// [`Error::Config`](crate::huggingface::Error::Config) when `config.json` says none.
     pub fn new<H: BertHead>(folder: &Folder) -> Result<Self> {
         let architecture = architecture(folder)?;
-        let prefix = if folder.shape(WORDS).is_some() { "" } else { prefix(architecture) };
+        let prefix = if folder.shape(WORDS).is_some() { "" } else { architecture.prefix() };
         let first = folder.shape(&format!("{prefix}embeddings.LayerNorm.gamma")).is_some();
         let norm = if first { ["gamma", "beta"] } else { ["weight", "bias"] };
         let spelling = Spelling { architecture, prefix, norm };
-        let has = |part: &str| folder.names().any(|name| name.strip_prefix(part).is_some_and(is_whole));
-        let is_lacking = |[_, stored]: &&[String; 2]| !has(stored);
-        let heads = Heads::of(spelling, H::PATHS);
-        let lacking = heads.all().into_iter().filter(is_lacking).map(|[path, _]| path.clone()).collect();
-        Ok(Self::with(spelling, H::PATHS, lacking))
+        let heads = Heads::of::<H>(spelling);
+        let lacking = heads.lacking(folder);
+        Ok(Self::with(spelling, &heads, lacking))
     }
 
     /// The names that `transformers` writes, of a model with the head `H`.
     pub fn written<H: BertHead>(architecture: BertArchitecture) -> Self {
-        let spelling = Spelling { architecture, prefix: prefix(architecture), norm: ["weight", "bias"] };
-        Self::with(spelling, H::PATHS, Vec::new())
+        let spelling = Spelling { architecture, prefix: architecture.prefix(), norm: ["weight", "bias"] };
+        Self::with(spelling, &Heads::of::<H>(spelling), Vec::new())
     }
 
-    fn with(spelling: Spelling, paths: HeadPaths, lacking: Vec<String>) -> Self {
+    fn with(spelling: Spelling, heads: &Heads, lacking: Vec<String>) -> Self {
         let Spelling { prefix, norm, .. } = spelling;
         let table = layers(embeddings(NameTable::new(), prefix, norm), prefix, norm);
-        let table = Heads::of(spelling, paths).named(table, spelling);
-        Self { prefix, lacking, table }
-    }
-}
-
-/// What is before the names of the encoder.
-fn prefix(architecture: BertArchitecture) -> &'static str {
-    match architecture {
-        BertArchitecture::Bert => "bert.",
-        BertArchitecture::Roberta => "roberta.",
+        Self { prefix, lacking, table: heads.named(table, spelling) }
     }
 }
 
@@ -197,6 +201,7 @@ pub fn measured_beside<H: BertHead>(config: &BertConfig, path: &str) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::super::masked_language::MaskedLanguage;
+    use super::super::pretraining::Pretraining;
     use super::*;
     use crate::huggingface::Source;
 
@@ -240,7 +245,8 @@ mod tests {
     #[test]
     fn the_first_checkpoints_have_other_names() {
         let spelling = Spelling { architecture: BertArchitecture::Bert, prefix: "", norm: ["gamma", "beta"] };
-        let names = BertNames::with(spelling, MaskedLanguage::PATHS, vec!["head.answers".to_string()]);
+        let heads = Heads::of::<MaskedLanguage>(spelling);
+        let names = BertNames::with(spelling, &heads, vec!["head.answers".to_string()]);
         assert_eq!(names.source("embeddings.norm.gamma"), Some(Source::Same("embeddings.LayerNorm.gamma".into())));
         assert!(names.keeps("head.answers.bias") && !names.keeps("head.pooler.bias"));
         assert!(names.may_be_left("pooler.dense.bias") && names.may_be_left("cls.seq_relationship.weight"));

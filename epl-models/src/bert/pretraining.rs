@@ -64,6 +64,7 @@ impl BertHead for Pretraining {
     type Labels = (TokenLabels, ClassLabels);
 
     const USES_WORDS: bool = true;
+    const IS_PRETRAINING: bool = true;
     const PATHS: HeadPaths = HeadPaths { masked: "head.masked", classified: "head.sentence" };
 
     fn labels(items: &[BertItem<Self::Label>], length: usize, config: &BertConfig, device: &Device) -> Self::Labels {

@@ -158,6 +158,9 @@ impl DecoderConfig {
         if let Some(fault) = self.experts.as_ref().and_then(|experts| experts.fault(self.layers)) {
             return invalid(fault);
         }
+        if self.experts.is_some() && self.feed_forward_bias {
+            return invalid("`feed_forward_bias` is true, and experts have no biases: set it to false".into());
+        }
         match self.pad.filter(|pad| !is_token(*pad, self.vocab)) {
             Some(pad) => invalid(format!("`pad` is token {pad}; the tokens are 0 to {}", self.vocab - 1)),
             None => Ok(()),
@@ -181,6 +184,7 @@ mod tests {
         assert!(message(config().with_kv_heads(Some(5))).contains("12 `heads` do not divide into groups for 5"));
         let experts = |experts: DecoderExpertsConfig| message(config().with_experts(Some(experts)));
         let two = || DecoderExpertsConfig::new(2);
+        assert!(experts(two()).contains("`feed_forward_bias` is true, and experts have no biases"));
         assert!(experts(two().with_auxiliary(-1.0)).contains("`experts.auxiliary` is -1; it should be at least 0"));
         assert!(experts(two().with_dense_layers(vec![3, 12])).contains("has 12; the layers are 0 to 11"));
         assert!(experts(two().with_dense_layers((0..12).collect())).contains("has all 12 layers; leave `experts` out"));

@@ -83,7 +83,8 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
     let mut keys = json!({
         "num_experts_per_tok": experts.gate.choices(),
         "output_router_logits": is_balanced,
-        "router_aux_loss_coef": experts.auxiliary / experts.gate.choices() as f64,
+        // That of another loss is no factor of this one.
+        "router_aux_loss_coef": if is_balanced { experts.auxiliary / experts.gate.choices() as f64 } else { 0.0 },
     });
     match architecture {
         Architecture::Mixtral => {

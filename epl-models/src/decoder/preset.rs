@@ -29,8 +29,12 @@ const PRESETS: [Preset; 21] = [
     ("qwen3-32b", || qwen3(Shape { layers: 64, d_model: 5120, d_ff: 25_600, heads: 64, kv_heads: 8 }, false)),
     ("qwen3-30b-a3b", || qwen3_moe(Shape { layers: 48, d_model: 2048, d_ff: 6144, heads: 32, kv_heads: 4 }, 768)),
     ("qwen3-235b-a22b", || qwen3_moe(Shape { layers: 94, d_model: 4096, d_ff: 12_288, heads: 64, kv_heads: 4 }, 1536)),
-    ("mixtral-8x7b", || mixtral(Shape { layers: 32, d_model: 4096, d_ff: 14_336, heads: 32, kv_heads: 8 }, 32_768)),
-    ("mixtral-8x22b", || mixtral(Shape { layers: 56, d_model: 6144, d_ff: 16_384, heads: 48, kv_heads: 8 }, 65_536)),
+    ("mixtral-8x7b", || {
+        mixtral(Shape { layers: 32, d_model: 4096, d_ff: 14_336, heads: 32, kv_heads: 8 }, (32_768, 0.02))
+    }),
+    ("mixtral-8x22b", || {
+        mixtral(Shape { layers: 56, d_model: 6144, d_ff: 16_384, heads: 48, kv_heads: 8 }, (65_536, 0.001))
+    }),
 ];
 
 impl DecoderConfig {
@@ -148,13 +152,13 @@ fn qwen3_moe(shape: Shape, d_ff: usize) -> DecoderConfig {
     qwen3(shape, false).with_experts(Some(experts(128, 8, Some(d_ff), 0.001)))
 }
 
-fn mixtral(shape: Shape, positions: usize) -> DecoderConfig {
+fn mixtral(shape: Shape, (positions, coefficient): (usize, f64)) -> DecoderConfig {
     let rotary = RotaryConfig::new().with_theta(1_000_000.0);
     shape
         .of(DecoderConfig::llama_like(32_000))
         .with_positions(positions)
         .with_rotary(Some(rotary))
-        .with_experts(Some(experts(8, 2, None, 0.02)))
+        .with_experts(Some(experts(8, 2, None, coefficient)))
 }
 
 #[cfg(test)]

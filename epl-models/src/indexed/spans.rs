@@ -62,7 +62,8 @@ impl SpanCorruptionConfig {
             let (length, tokens) = (self.length, corpus.tokens());
             return invalid(format!("rows of {length} tokens: 2 to {tokens}, which the corpus has, are possible"));
         }
-        if !(self.share > 0.0 && self.share < 1.0) || !(self.mean_span >= 1.0 && self.mean_span.is_finite()) {
+        let are_possible = self.share > 0.0 && self.share < 1.0 && self.mean_span >= 1.0 && self.mean_span.is_finite();
+        if !are_possible {
             let (share, mean) = (self.share, self.mean_span);
             return invalid(format!(
                 "`share` is {share} and `mean_span` {mean}; the first is between 0 and 1, the other at least 1"

@@ -12,7 +12,7 @@ pub struct MaeBatch {
     pub pixels: Tensor<4>,
     /// A number for each patch of each image; those with the smallest stay. Default: drawn from the seed, the step and the
     /// sample
-    pub noise: Option<Vec<f32>>,
+    pub noise: Option<Vec<Vec<f32>>>,
 }
 
 epl_core::batch!(MaeBatch { pixels, noise });
@@ -22,7 +22,7 @@ epl_core::batch!(MaeBatch { pixels, noise });
 pub struct MaeBatcher(ImageBatcher);
 
 impl MaeBatcher {
-    /// Of images that are normalised so.
+    /// Of images that are normalised so; their classes are not looked at.
     pub fn new(images: ImageBatcher) -> Self {
         Self(images)
     }
@@ -30,6 +30,6 @@ impl MaeBatcher {
 
 impl Batcher<LabelledImage, MaeBatch> for MaeBatcher {
     fn batch(&self, images: Vec<LabelledImage>, device: &Device) -> MaeBatch {
-        MaeBatch { pixels: self.0.batch(images, device).pixels, noise: None }
+        MaeBatch { pixels: self.0.pixels(&images, device), noise: None }
     }
 }

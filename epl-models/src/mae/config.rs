@@ -14,7 +14,8 @@ use crate::vit::ViTConfig;
 /// ```
 #[derive(Config, Debug, PartialEq)]
 pub struct MaeConfig {
-    /// The encoder, whose classes and kind of positions do not count: positions are not learned.
+    /// The encoder. What it says of classes, labels and positions does not count: positions are not learned; nor is anything
+    /// dropped before its first layer. All weights start as a ViT's, the patches' too.
     pub encoder: ViTConfig,
     /// The width of the decoder's hidden states.
     #[config(default = 512)]
@@ -53,8 +54,8 @@ impl MaeConfig {
     ///
     /// The first number that cannot be, with what it should be.
     pub fn validate(&self) -> Result<()> {
-        let (encoder, patches) = (self.encoder(), self.encoder.patches());
-        encoder.validate()?;
+        self.encoder().validate()?;
+        let patches = self.encoder.patches();
         let invalid = |message: String| Err(Error::invalid(format!("MAE: {message}")));
         if !(0.0..1.0).contains(&self.hidden_share) || self.kept() == 0 || self.kept() == patches {
             let (share, kept) = (self.hidden_share, self.kept());
@@ -89,6 +90,10 @@ mod tests {
         let config = || MaeConfig::new(ViTConfig::shapes(2));
         let message = |config: MaeConfig| config.validate().unwrap_err().to_string();
         assert!(config().validate().is_ok());
+        let no_patch = MaeConfig::new(ViTConfig::shapes(2).with_patch_size(0));
+        assert!(message(no_patch).contains("`patch_size` is 0"));
+        let no_patch = MaeConfig::new(ViTConfig::shapes(2).with_patch_size(0));
+        assert!(message(no_patch).contains("`patch_size` is 0"));
         assert!(message(config().with_hidden_share(1.0)).contains("`hidden_share` is 1: 0 of 64 patches stay"));
         assert!(message(config().with_hidden_share(0.0)).contains("64 of 64 patches stay"));
         assert!(message(config().with_decoder_layers(0)).contains("the decoder's numbers: ViT: `layers` is 0"));

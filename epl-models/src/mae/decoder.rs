@@ -4,7 +4,6 @@ use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
-use epl_core::model::precision::cast;
 use epl_modules::embedding::lookup;
 use epl_modules::{LayerNorm, LayerNormConfig, ReplicatedLinear, ReplicatedLinearConfig, TransformerLayer};
 
@@ -57,7 +56,7 @@ impl MaeDecoder {
     pub(super) fn enter(&self, seen: Tensor<3>, masking: &Masking) -> Tensor<3> {
         let seen: Tensor<2> = self.entrance.forward(seen).flatten(0, 1);
         let sources = masking.sources(&seen.device().without_autodiff());
-        let mask_token = cast(self.mask_token.val().flatten::<2>(0, 1), seen.dtype());
+        let mask_token = self.mask_token.val().flatten::<2>(0, 1);
         let whole = lookup(Tensor::cat(vec![seen, mask_token], 0), sources);
         whole + self.positions.val()
     }

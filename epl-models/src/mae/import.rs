@@ -63,6 +63,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<(Folder, MaeConfig)> {
 ///
 /// When an input is missing.
 pub fn reference_batch(reference: &Reference, device: &Device) -> Result<MaeBatch> {
-    let noise = reference.input("noise")?.iter().collect();
+    let noise = reference.input("noise")?;
+    let patches = noise.shape().last().copied().unwrap_or(0).max(1);
+    let noise: Vec<f32> = noise.iter().collect();
+    let noise = noise.chunks(patches).map(<[f32]>::to_vec).collect();
     Ok(MaeBatch { pixels: Tensor::from_data(reference.input("pixel_values")?, device), noise: Some(noise) })
 }

@@ -12,25 +12,23 @@ pub struct Masking {
 }
 
 impl Masking {
-    /// `kept` of the patches of each image. `noise` has a number for each patch, one image behind the other.
+    /// `kept` of the patches of each image, for which `noise` has a number each.
     ///
     /// # Errors
     ///
     /// Unwinds with an error when it has not one for each.
-    pub fn new(noise: &[f32], [rows, patches, kept]: [usize; 3]) -> Self {
-        if noise.len() != rows * patches {
-            let found = noise.len();
-            unwind(Error::invalid(format!(
-                "{found} numbers for {rows} images of {patches} patches; give one for each"
-            )));
+    pub fn new(noise: &[Vec<f32>], [patches, kept]: [usize; 2]) -> Self {
+        if let Some((image, found)) = noise.iter().map(Vec::len).enumerate().find(|(_, found)| *found != patches) {
+            let reason = format!("{found} numbers for the {patches} patches of image {image}; give one for each");
+            unwind(Error::invalid(reason));
         }
-        let of_image = |noise: &[f32]| {
+        let of_image = |noise: &Vec<f32>| {
             let mut order: Vec<usize> = (0..patches).collect();
             order.sort_by(|a, b| noise[*a].total_cmp(&noise[*b]));
             order.truncate(kept);
             order
         };
-        Self { patches, kept: noise.chunks_exact(patches).map(of_image).collect() }
+        Self { patches, kept: noise.iter().map(of_image).collect() }
     }
 
     /// Where the patches that stay stand among all of the batch. Shape `[rows, kept]`.
@@ -78,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_smallest_numbers_stay() {
-        let masking = Masking::new(&[0.9, 0.1, 0.5, 0.2, 0.3, 0.7, 0.6, 0.4], [2, 4, 2]);
+        let masking = Masking::new(&[vec![0.9, 0.1, 0.5, 0.2], vec![0.3, 0.7, 0.6, 0.4]], [4, 2]);
         let (device, ints) =
             (Device::default(), |ids: Tensor<2, Int>| ids.into_data().iter::<i64>().collect::<Vec<_>>());
         assert_eq!(ints(masking.places(&device)), [1, 3, 4, 7]);
@@ -86,7 +84,7 @@ mod tests {
         assert_eq!(ints(masking.sources(&device)), [0, 6, 1, 6, 2, 3, 4, 6, 6, 5]);
         let hidden: Vec<f32> = masking.hidden(&device, DType::F32).into_data().iter().collect();
         assert_eq!(hidden, [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]);
-        let error = epl_comm::catch(|| Masking::new(&[0.0; 7], [2, 4, 2])).unwrap_err().to_string();
-        assert!(error.contains("7 numbers for 2 images of 4 patches"), "{error}");
+        let error = epl_comm::catch(|| Masking::new(&[vec![0.0; 4], vec![0.0; 3]], [4, 2])).unwrap_err().to_string();
+        assert!(error.contains("3 numbers for the 4 patches of image 1"), "{error}");
     }
 }

@@ -70,29 +70,48 @@ impl Mae {
         &self.context
     }
 
-    /// The pixels of all patches, seen or not. Collective over the tensor axis. With pipeline stages no rank has the whole model:
-    /// then only the engine runs it.
+    /// The pixels of all patches, seen or not, of images whose [`noise`](MaeBatch::noise) is given, or that an engine runs. Collective
+    /// over the tensor axis. With pipeline stages no rank has the whole model: then only the engine runs it.
     ///
     /// # Shapes
     ///
     /// - output: `[rows, patches, patch_size² · channels]`
+    ///
+    /// # Errors
+    ///
+    /// As [`masking`](Self::masking).
     pub fn forward(&self, batch: &MaeBatch) -> Tensor<3> {
         self.forward_all(batch)
     }
 
     /// Which patches the encoder sees: a pure function of the batch or, where it says nothing, of the seed, the step and the
-    /// samples, so that each segment that asks learns the same.
+    /// samples, so that each segment that asks learns the same. An evaluation hides the same patches whenever it is made.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when the batch has another number of images than the pass has samples, or another of patches.
     pub fn masking(&self, batch: &MaeBatch) -> Masking {
         let (rows, patches) = (batch.pixels.dims()[0], self.config.encoder.patches());
-        let drawn = || {
-            let noise = Noise::new(self.context.seed(), self.context.step(), self.key, 0);
-            let of_sample = |sample: &u64| {
-                let row = noise.sample(*sample);
-                (0..patches).map(move |patch| row.uniform(patch) as f32)
-            };
-            self.context.samples().iter().flat_map(of_sample).collect()
+        let sizes = [patches, self.config.kept()];
+        if let Some(noise) = &batch.noise {
+            check_rows(rows, noise.len(), "numbers for the patches of");
+            return Masking::new(noise, sizes);
+        }
+        let samples = self.context.samples();
+        check_rows(rows, samples.len(), "the pass has the samples of");
+        let step = if self.context.is_training() { self.context.step() } else { 0 };
+        let noise = Noise::new(self.context.seed(), step, self.key, 0);
+        let of_sample = |sample: &u64| {
+            let row = noise.sample(*sample);
+            (0..patches).map(|patch| row.uniform(patch) as f32).collect()
         };
-        let noise: Vec<f32> = batch.noise.clone().unwrap_or_else(drawn);
-        Masking::new(&noise, [rows, patches, self.config.kept()])
+        Masking::new(&samples.iter().map(of_sample).collect::<Vec<_>>(), sizes)
+    }
+}
+
+fn check_rows(images: usize, found: usize, what: &str) {
+    if images != found {
+        let remedy = "give `noise` for each, or run the model by its engine";
+        unwind(Error::invalid(format!("a batch of {images} images, and {what} {found}: {remedy}")));
     }
 }

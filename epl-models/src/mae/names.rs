@@ -3,8 +3,8 @@
 use crate::huggingface::{Folder, NameTable, Names};
 use crate::vit::encoder_names;
 
-/// The layers of the decoder, as `transformers` 5 saves them, and as those before did.
-const LAYERS: [&str; 2] = ["decoder.decoder_encoder.layer", "decoder.decoder_layers"];
+/// The layers of the decoder, as versions of `transformers` before 5 save them, which all read, and as 5 saves them.
+const LAYERS: [&str; 2] = ["decoder.decoder_layers", "decoder.decoder_encoder.layer"];
 
 /// The names of `ViTMAEForPreTraining`.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ impl MaeNames {
         Self::with(LAYERS.iter().find(has).unwrap_or(&LAYERS[0]))
     }
 
-    /// The names that `transformers` 5 writes.
+    /// The names that all versions of `transformers` read.
     pub fn written() -> Self {
         Self::with(LAYERS[0])
     }

@@ -20,7 +20,7 @@ impl Mae {
         let [class_token, patches] = self.embeddings.parts(batch.pixels.clone());
         let places = self.masking(batch).places(&patches.device().without_autodiff());
         let kept = lookup(patches.flatten::<2>(0, 1), places);
-        self.embeddings.dropout.forward(Tensor::cat(vec![class_token, kept], 1))
+        Tensor::cat(vec![class_token, kept], 1)
     }
 
     /// The pixels of each patch as the decoder is to say them, in f32 at least.

@@ -86,20 +86,25 @@ impl ImageBatcher {
         self
     }
 
-    /// Refuses images of different sizes and classes that the model has not.
-    fn check(&self, images: &[LabelledImage]) -> [usize; 2] {
-        let size = images.first().map_or([0, 0], |image| [image.height, image.width]);
+    /// The normalised pixels alone.
+    ///
+    /// # Shapes
+    ///
+    /// - output: `[rows, 3, height, width]`
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when images are of different sizes.
+    pub fn pixels(&self, images: &[LabelledImage], device: &Device) -> Tensor<4> {
+        let [height, width] = size_of_all(images);
+        let mut values = Vec::with_capacity(images.len() * 3 * height * width);
+        images.iter().for_each(|image| self.normalise(image, &mut values));
+        Tensor::from_data(TensorData::new(values, [images.len(), 3, height, width]), device)
+    }
+
+    /// Refuses classes that the model has not.
+    fn check(&self, images: &[LabelledImage]) {
         for (row, image) in images.iter().enumerate() {
-            let (height, width) = (image.height, image.width);
-            if [height, width] != size || image.pixels.len() != 3 * height * width {
-                refuse(format!(
-                    "image {row} of a batch is {height}×{width} ({} bytes) and the first one {}×{}; all images of a \
-                     batch have one size, and three bytes a pixel",
-                    image.pixels.len(),
-                    size[0],
-                    size[1]
-                ));
-            }
             if image.label >= self.classes {
                 refuse(format!(
                     "image {row} of a batch is of class {}; the classes of the model are 0 to {}: make it with more \
@@ -109,7 +114,6 @@ impl ImageBatcher {
                 ));
             }
         }
-        size
     }
 
     /// One image, channel after channel.
@@ -124,12 +128,27 @@ impl ImageBatcher {
 
 impl Batcher<LabelledImage, ImageBatch> for ImageBatcher {
     fn batch(&self, images: Vec<LabelledImage>, device: &Device) -> ImageBatch {
-        let [height, width] = self.check(&images);
-        let mut values = Vec::with_capacity(images.len() * 3 * height * width);
-        images.iter().for_each(|image| self.normalise(image, &mut values));
-        let pixels = Tensor::from_data(TensorData::new(values, [images.len(), 3, height, width]), device);
-        ImageBatch::new(pixels, images.iter().map(|image| image.label as i64).collect())
+        self.check(&images);
+        ImageBatch::new(self.pixels(&images, device), images.iter().map(|image| image.label as i64).collect())
     }
+}
+
+/// The size of all images.
+fn size_of_all(images: &[LabelledImage]) -> [usize; 2] {
+    let size = images.first().map_or([0, 0], |image| [image.height, image.width]);
+    for (row, image) in images.iter().enumerate() {
+        let (height, width) = (image.height, image.width);
+        if [height, width] != size || image.pixels.len() != 3 * height * width {
+            refuse(format!(
+                "image {row} of a batch is {height}×{width} ({} bytes) and the first one {}×{}; all images of a \
+                     batch have one size, and three bytes a pixel",
+                image.pixels.len(),
+                size[0],
+                size[1]
+            ));
+        }
+    }
+    size
 }
 
 #[cold]

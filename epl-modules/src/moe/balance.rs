@@ -23,6 +23,7 @@ use super::mask::TokenMask;
 use super::router::Routed;
 use super::routing::Routing;
 use crate::host::{self, HostFloat, Real, View, host_float};
+use crate::invalid::refuse;
 
 /// The losses of routers, each summed over groups: of one call, or of several layers.
 ///
@@ -41,8 +42,19 @@ carry!(RouterLosses { auxiliary, z });
 
 impl RouterLosses {
     /// The sum of two layers' losses, if they have any.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when one is balanced over sequences and the other over the batch, or they have other numbers of
+    /// experts.
     pub fn add(a: Option<Self>, b: Option<Self>) -> Option<Self> {
         match (a, b) {
+            (Some(a), Some(b)) if a.auxiliary.dims() != b.auxiliary.dims() => {
+                let sizes = [a, b].map(|losses| losses.auxiliary.dims()[0]);
+                refuse(format!(
+                    "the losses of routers have {sizes:?} numbers; balance all layers alike, with as many experts"
+                ))
+            }
             (Some(a), Some(b)) => Some(Self { auxiliary: a.auxiliary + b.auxiliary, z: a.z + b.z }),
             (a, b) => a.or(b),
         }
@@ -57,8 +69,11 @@ impl RouterLosses {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a peer fails.
+    /// Unwinds with an error when layers are balanced over sequences, or a peer fails.
     pub fn over_batch(&self, context: &Context) -> Tensor<1> {
+        if self.auxiliary.dims()[0] < 2 {
+            refuse("the losses of routers are over sequences: make the layers with Balance::Batch".to_string());
+        }
         let is_stand_in = context.is_stand_in();
         custom_vjp(
             (self.auxiliary.clone(),),

@@ -1,16 +1,18 @@
 //! Experts are balanced by a bias, without a loss.
 
-use burn::module::{Module, RunningState};
+use burn::module::{Flag, Module, Param, RunningState};
 use burn::tensor::Tensor;
 use epl_core::{Context, Place};
 
 use super::balance::over_replicas;
+use crate::running::{plain, put};
 
 /// A number for each expert that is added to its probabilities where tokens choose, and nowhere else: after each step it grows for
 /// experts that were asked less than the mean, and shrinks for those that were asked more.
 ///
 /// What is counted are the choices of all replicas in all micro-batches of a step, so no layout changes it. A step whose gradients
-/// are only looked at counts as well. An evaluation, and what follows the last step, find the bias of the step before.
+/// are only looked at, or that is skipped, counts as well; one that fails does not, nor does a layer that is
+/// [frozen](Module::freeze). An evaluation, and what follows the last step, find the bias of the step before.
 ///
 /// *Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts*, Wang et al., 2024
 /// ([arXiv:2408.15664](https://arxiv.org/abs/2408.15664)); DeepSeek-V3.
@@ -22,6 +24,8 @@ pub struct BalanceBias {
     pub running_load: RunningState<Tensor<1>>,
     /// One more than the number of that step, `[1]`: compared where it is, as reading it would wait for the device.
     pub running_step: RunningState<Tensor<1>>,
+    /// Whether it may move; off when the layer is frozen.
+    pub training: Param<Flag>,
     #[module(skip)]
     rate: f64,
     #[module(skip)]
@@ -35,6 +39,7 @@ impl BalanceBias {
             running_bias: zeros(experts),
             running_load: zeros(experts),
             running_step: zeros(1),
+            training: Param::from_bool(true),
             rate,
             context: place.context().clone(),
         }
@@ -47,7 +52,7 @@ impl BalanceBias {
     ///
     /// - probabilities and output: `[tokens, experts]`, without a graph
     pub(super) fn scores(&self, probabilities: Tensor<2>) -> Tensor<2> {
-        if self.context.is_training() && !self.context.is_replay() {
+        if self.is_training() && !self.context.is_replay() {
             self.begin(self.context.step() as f64 + 1.0);
         }
         let bias = plain(self.running_bias.value_sync()).to_device(&probabilities.device());
@@ -65,15 +70,24 @@ impl BalanceBias {
         put(&self.running_step, last.full_like(step));
     }
 
-    /// Counts how often each expert was `asked`. Collective over the replicas.
+    /// The same on every rank: the frozen layers are, and the pass is.
+    fn is_training(&self) -> bool {
+        self.context.is_training() && self.training.is_enabled()
+    }
+
+    /// Counts how often each expert was `asked` by these scores. Where one of them is not finite, as when an activation overflows
+    /// f16, this replica counts for nothing. Collective over the replicas.
     ///
     /// # Shapes
     ///
     /// - asked: `[experts]`
-    pub(super) fn count(&self, asked: Tensor<1>) {
-        if !self.context.is_training() {
+    /// - scores: `[tokens, experts]`
+    pub(super) fn count(&self, asked: Tensor<1>, scores: &Tensor<2>) {
+        if !self.is_training() {
             return;
         }
+        let is_lost = plain(scores.clone()).is_finite().all().bool_not().expand(asked.dims());
+        let asked = asked.mask_fill(is_lost, 0.0);
         let asked = if self.context.is_stand_in() { asked.zeros_like() } else { asked };
         let asked = over_replicas(asked, &self.context);
         if self.context.is_replay() {
@@ -81,19 +95,6 @@ impl BalanceBias {
             return;
         }
         let load = plain(self.running_load.value_sync());
-        let asked = asked.to_device(&load.device()).cast(load.dtype());
-        put(&self.running_load, load + asked);
+        put(&self.running_load, load.clone() + asked.to_device(&load.device()).cast(load.dtype()));
     }
-}
-
-/// Without a graph, on the device without autodiff.
-fn plain(x: Tensor<1>) -> Tensor<1> {
-    if x.is_autodiff() { x.inner() } else { x }
-}
-
-fn put(running: &RunningState<Tensor<1>>, value: Tensor<1>) {
-    let is_autodiff = running.value_sync().is_autodiff();
-    running.update(if is_autodiff { Tensor::from_inner(value) } else { value });
-    // An update waits until it is read; what saves or compares the model would miss it.
-    let _ = running.value_sync();
 }

@@ -95,6 +95,9 @@ impl MoeConfig {
                 "{experts} experts cannot be divided evenly over {expert_ranks} expert ranks; choose an expert \
                  axis that divides {experts}, or a multiple of {expert_ranks} experts"
             ))
+        } else if self.bias_rate.is_some() && gate == Gate::Top2 {
+            let remedy = "use Gate::TopK { experts: 2, renormalise: true }";
+            Some(format!("a bias counts all choices, of which Gate::Top2 balances the first: {remedy}"))
         } else if let Some(rate) = self.bias_rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
             Some(format!("the bias of experts moves by {rate} a step; it should be above 0, or leave it out"))
         } else if !(0.0..1.0).contains(&jitter) {

@@ -65,7 +65,8 @@ pub enum Balance {
     /// Over each sequence: the loss is a sum over sequences, which no layout changes.
     Sequences,
     /// Over all tokens that are run together, a micro-batch of all replicas, and over all layers: experts need be busy
-    /// alike in a batch, and may be unlike in a sequence. How many micro-batches there are changes what is computed.
+    /// alike in a batch, and may be unlike in a sequence. Which rows run together changes what is computed: how many
+    /// micro-batches there are, and with several of them how many replicas.
     ///
     /// The loss of Mixtral in Hugging Face; *Demons in the Detail: On Implementing Load Balancing Loss for Training
     /// Specialized Mixture-of-Expert Models*, Qiu et al., 2025 ([arXiv:2501.11873](https://arxiv.org/abs/2501.11873)).

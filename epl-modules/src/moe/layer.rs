@@ -212,9 +212,10 @@ impl Moe {
     }
 
     fn decide_there(&self, routed: &Routed, mask: TokenMask, rules: &Rules) -> Decision {
-        let (slots, Tally { taken, dropped }) = Slots::new(self.scores(routed), mask, rules);
+        let scores = self.scores(routed);
+        let (slots, Tally { taken, dropped }) = Slots::new(scores.clone(), mask, rules);
         if let Some(bias) = &self.bias {
-            bias.count(slots.asked.clone());
+            bias.count(slots.asked.clone(), &scores);
         }
         if rules.training {
             self.context.note_metric(&self.settings.tokens_metric, taken);
@@ -224,10 +225,11 @@ impl Moe {
     }
 
     fn decide_here(&self, routed: &Routed, mask: &TokenMask, rules: &Rules) -> Decision {
-        let scores: Vec<f64> = self.context.read(self.scores(routed)).iter().collect();
-        let routing = route(&scores, mask, rules);
+        let scores = self.scores(routed);
+        let on_host: Vec<f64> = self.context.read(scores.clone()).iter().collect();
+        let routing = route(&on_host, mask, rules);
         if let Some(bias) = &self.bias {
-            bias.count(asked(&routing, &routed.probabilities));
+            bias.count(asked(&routing, &scores), &scores);
         }
         if rules.training {
             let counts: Vec<f64> = routing.counts(rules.experts).into_iter().map(|count| count as f64).collect();
@@ -256,7 +258,7 @@ impl ModuleDisplay for Moe {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        let MoeConfig { d_model, d_ff, experts, gate, capacity, activation, gated, dropout, .. } =
+        let MoeConfig { d_model, d_ff, experts, gate, capacity, balance, activation, gated, dropout, .. } =
             &self.settings.config;
         content
             .add("d_model", d_model)
@@ -264,6 +266,10 @@ impl ModuleDisplay for Moe {
             .add("experts", experts)
             .add_debug_attribute("gate", gate)
             .add_debug_attribute("capacity", capacity)
+            .add_debug_attribute("balance", balance)
+            .add_debug_attribute("bias_rate", &self.settings.config.bias_rate)
+            .add_debug_attribute("shared", &self.settings.config.shared)
+            .add("route_padding", &self.settings.config.route_padding)
             .add_debug_attribute("activation", activation)
             .add("gated", gated)
             .add("dropout", dropout)

@@ -1,6 +1,6 @@
 //! What a list of assignments says of rows, in host memory: experts take as many as come.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use epl_comm::custom_vjp;
 use epl_core::model::precision::in_wide;
 
@@ -90,33 +90,51 @@ pub(super) fn weights(routed: &Routed, routing: &Routing, gate: Gate) -> Tensor<
     }
 }
 
-/// The share of each row's number in those of all rows of its token, as one operation.
+/// The share of each row's number in those of all rows of its token, as one operation. Where all are so small that a division by
+/// them would overflow, the shares are equal, and nothing is learned.
 fn shares<T: Real>(own: Tensor<2>, of_rows: Vec<usize>, tokens: usize) -> Tensor<2> {
+    let least = T::of(least(own.dtype()));
     custom_vjp(
         (own,),
         move |(own,)| {
             let (device, dims, own) = (own.device(), own.dims(), View::<T>::new(own));
-            let (mut totals, mut counts) = (vec![T::ZERO; tokens], vec![0; tokens]);
+            let (mut totals, mut counts) = (vec![T::ZERO; tokens], vec![0_u32; tokens]);
             for (token, own) in of_rows.iter().zip(own.slice()) {
                 totals[*token] += *own;
                 counts[*token] += 1;
             }
-            let share =
-                |(token, own): (&usize, &T)| if counts[*token] == 1 { T::of(1.0) } else { *own / totals[*token] };
+            // Nothing is divided by where there is nothing to learn.
+            let totals: Vec<Option<T>> = totals
+                .into_iter()
+                .zip(&counts)
+                .map(|(total, count)| (*count > 1 && (total >= least || total.is_nan())).then_some(total))
+                .collect();
+            let share = |(token, own): (&usize, &T)| match totals[*token] {
+                Some(total) => *own / total,
+                None => T::of(1.0 / f64::from(counts[*token])),
+            };
             let shares: Vec<T> = of_rows.iter().zip(own.slice()).map(share).collect();
-            (host::tensor(shares.clone(), dims, &device), (of_rows, shares, totals, counts))
+            (host::tensor(shares.clone(), dims, &device), (of_rows, shares, totals))
         },
-        |(of_rows, shares, totals, counts), grad| {
+        |(of_rows, shares, totals), grad| {
             let (device, dims, grad) = (grad.device(), grad.dims(), View::<T>::new(grad));
             // d share / d own is (1 - share) / total, d share / d other is -share / total.
             let mut means = vec![T::ZERO; totals.len()];
             let rows = || of_rows.iter().zip(&shares).zip(grad.slice());
             rows().for_each(|((token, share), grad)| means[*token] += *share * *grad);
-            let of_row = |((token, _), grad): ((&usize, &T), &T)| match counts[*token] {
-                1 => T::ZERO,
-                _ => (*grad - means[*token]) / totals[*token],
+            let of_row = |((token, _), grad): ((&usize, &T), &T)| match totals[*token] {
+                Some(total) => (*grad - means[*token]) / total,
+                None => T::ZERO,
             };
             (Some(host::tensor(rows().map(of_row).collect(), dims, &device)),)
         },
     )
+}
+
+/// The least sum of probabilities that others are divided by.
+pub(super) fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MIN_POSITIVE / f64::EPSILON,
+        _ => f64::from(f32::MIN_POSITIVE) / f64::from(f32::EPSILON),
+    }
 }

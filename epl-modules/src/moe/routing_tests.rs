@@ -80,7 +80,7 @@ fn top2_masks_the_first_expert() {
 }
 
 #[test]
-fn top2_places_all_asked_before_the_second_ones() {
+fn top2_places_all_first_choices_before_the_second_ones() {
     // The first token's second choice is expert 1, whose places go to the first choices of tokens 1 and 2.
     #[rustfmt::skip]
     let rows = [

@@ -14,6 +14,7 @@ use epl_core::model::precision::in_wide;
 
 use super::balance;
 use super::gate::Gate;
+use super::listed::least;
 use super::mask::TokenMask;
 use super::moving::{moved, numbers, or_zeros};
 use super::routing::{Routing, Rules};
@@ -187,12 +188,16 @@ impl Slots {
         }
         let count = |choice: &Choice| choice.is_taken.clone().int();
         let count = self.choices.iter().map(count).reduce(|sum, next| sum + next).expect("one choice at least");
-        let (is_none, is_alone) = (count.clone().equal_elem(0), count.equal_elem(1));
         let total = weights.iter().cloned().reduce(|sum, next| sum + next).expect("as above");
-        let total = total.mask_fill(is_none.bool_or(is_alone.clone()), 1.0);
+        // As there: equal shares where one takes the token, or nothing can be divided by the sum.
+        let is_small = total.clone().detach().lower_elem(least(total.dtype()));
+        let is_equal = count.clone().lower_elem(2).bool_or(is_small);
+        let equal = count.clamp_min(1).float().cast(total.dtype()).recip();
+        let equal = if total.is_autodiff() { Tensor::from_inner(equal) } else { equal };
+        let total = total.mask_fill(is_equal.clone(), 1.0);
         let share = |(choice, weight): (&Choice, Tensor<2>)| {
-            let is_alone = choice.is_taken.clone().bool_and(is_alone.clone());
-            weight.mask_fill(is_alone, 1.0) / total.clone()
+            let is_equal = choice.is_taken.clone().bool_and(is_equal.clone());
+            (weight / total.clone()).mask_where(is_equal, equal.clone())
         };
         self.choices.iter().zip(weights).map(share).collect()
     }

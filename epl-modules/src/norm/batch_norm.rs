@@ -11,6 +11,7 @@ use super::standardise::{Scale, flat, standardise};
 use super::statistics::{Moments, weighted_mean};
 use crate::invalid::{check_epsilon, refuse};
 use crate::placement::REPLICATED;
+use crate::running::{plain, put};
 
 /// Over which rows a [`SyncBatchNorm`] takes mean and variance.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -221,12 +222,8 @@ impl SyncBatchNorm {
         }
         let moves = any.bool_and(mean.clone().is_finite().bool_and(variance.clone().is_finite()).all());
         for (running, batch) in [(&self.running_mean, mean), (&self.running_var, variance)] {
-            let old = running.value_sync();
-            let kept = plain(old.clone()).cast(batch.dtype());
-            let new = chosen(&moves, kept * (1.0 - self.momentum) + batch * self.momentum, running).cast(old.dtype());
-            running.update(if old.is_autodiff() { Tensor::from_inner(new) } else { new });
-            // An update waits until the layer reads again; what saves or compares the model would miss it.
-            let _ = running.value_sync();
+            let kept = plain(running.value_sync()).cast(batch.dtype());
+            put(running, chosen(&moves, kept * (1.0 - self.momentum) + batch * self.momentum, running));
         }
     }
 }
@@ -236,11 +233,6 @@ impl SyncBatchNorm {
 fn chosen(which: &Tensor<1, Bool>, batch: Tensor<1>, running: &RunningState<Tensor<1>>) -> Tensor<1> {
     let running = plain(running.value_sync()).cast(batch.dtype());
     running.mask_where(which.clone().expand(batch.dims()), batch)
-}
-
-/// Without a graph, on the device without autodiff.
-fn plain<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if x.is_autodiff() { x.inner() } else { x }
 }
 
 impl ModuleDisplay for SyncBatchNorm {

@@ -40,7 +40,8 @@ pub struct TransformerOutput {
     /// The hidden states. Shape `[batch_size, positions, d_model]`.
     pub hidden: Tensor<3>,
     /// The losses of the router, of a layer with experts: sums over [`groups`](Self::groups) sequences, terms of the
-    /// model's loss. [`RouterLosses::add`] adds those of several layers.
+    /// model's loss; with [`Balance::Batch`](crate::Balance::Batch) the balance is what [`RouterLosses::over_batch`] makes a
+    /// term of. [`RouterLosses::add`] adds those of several layers.
     pub losses: Option<RouterLosses>,
     /// The weight of the losses: the number of sequences that were routed, 0 in a layer without experts. It is the
     /// number of rows of the batch, so that a model can tell it to [`Weights`](epl_core::LossWeights) beforehand.

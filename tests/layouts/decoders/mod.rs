@@ -40,13 +40,13 @@ pub fn qwen3() -> DecoderConfig {
     config.with_head_dim(Some(6)).with_attention_dropout(0.2).with_tied_head(true)
 }
 
-/// A Llama of which two layers have experts, and one shared by all tokens; the others are dense.
+/// A Llama of which two layers have experts, one network shared by all tokens and a bias that balances; the layer between them is dense.
 pub fn mixtral() -> DecoderConfig {
     let experts = DecoderExpertsConfig::new(4).with_d_ff(Some(12)).with_shared(Some(10)).with_dense_layers(vec![1]);
     llama().with_experts(Some(experts.with_auxiliary(0.3).with_z(0.01).with_bias_rate(Some(0.05))))
 }
 
-/// The same, with as many tokens for each expert as a batch has, not each sequence, and places for some of them only.
+/// A Qwen3 with experts that have places for some tokens of a sequence, balanced over the batch.
 pub fn qwen3_moe() -> DecoderConfig {
     let experts = DecoderExpertsConfig::new(6)
         .with_gate(Gate::TopK { experts: 3, renormalise: false })

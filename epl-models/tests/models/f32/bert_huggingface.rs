@@ -17,6 +17,7 @@ use epl_models::bert::{
     Pretraining, QuestionAnswering, measured_beside,
 };
 use epl_models::huggingface::{Names, read_io};
+use safetensors::tensor::{SafeTensors, serialize_to_file};
 
 const TOLERANCE: f64 = 1e-4;
 
@@ -167,6 +168,30 @@ fn the_shape_is_that_of_the_folder() {
     assert!(error.contains("is a `t5`, which is not supported; supported are bert and roberta"), "{error}");
     let (_, roberta) = bert::open(folder("roberta")).expect("the fixture is there");
     assert_eq!((roberta.architecture, roberta.longest_row(), roberta.pad), (BertArchitecture::Roberta, 38, 1));
+}
+
+/// Of each head all parts are there, or none.
+#[test]
+fn half_a_head_is_refused() {
+    for (name, lost) in [
+        ("bert-mlm", "cls.predictions.bias"),
+        ("roberta", "lm_head.dense.weight"),
+        ("roberta", "lm_head.layer_norm.bias"),
+    ] {
+        let without = tempfile::TempDir::new().expect("a folder");
+        std::fs::copy(folder(name).join("config.json"), without.path().join("config.json")).expect("it is there");
+        let bytes = std::fs::read(folder(name).join("model.safetensors")).expect("it is there");
+        let stored = SafeTensors::deserialize(&bytes).expect("it is one");
+        let left: Vec<_> = stored.tensors().into_iter().filter(|(name, _)| name != lost).collect();
+        serialize_to_file(left, None, &without.path().join("model.safetensors")).expect("it can be written");
+        let loaded = launch(&config(1, 1, 1), |epl| {
+            let (folder, config) = bert::open(without.path())?;
+            let built = epl.build(|at| config.init_masked_language(at))?;
+            built.try_map(|model, plan| Ok(bert::load(model, plan.records(), &folder)?)).map(|_| ())
+        });
+        let error = loaded.expect_err("a part is missing").to_string();
+        assert!(error.contains(&format!("1 missing: {lost}")), "{name}: {error}");
+    }
 }
 
 /// The logits of the next sentence stand beside those of the tokens.

@@ -18,13 +18,14 @@ use epl_modules::{Balance, Gate, RotaryConfig};
 const TOLERANCE: f64 = 1e-5;
 
 /// Each, with its number of gradients: those of two layers, and of what is around them.
-const FIXTURES: [(&str, usize); 6] = [
+const FIXTURES: [(&str, usize); 7] = [
     ("gpt2", 2 * 16 + 4),
     ("llama", 2 * 9 + 3),
     ("llama3", 2 * 9 + 2),
     ("qwen3", 2 * 11 + 2),
     ("mixtral", 2 * 10 + 3),
     ("qwen3-moe", 2 * 12 + 3),
+    ("qwen3-moe-dense", 11 + 12 + 3),
 ];
 
 /// Data, tensor, pipeline and expert ranks; the last divide the first.
@@ -79,7 +80,7 @@ fn check((data, tensor, stages, expert): Mesh) {
     let mut config = config(data, tensor, expert);
     config.dist.pipeline_parallel_size = stages;
     for (name, gradients) in
-        FIXTURES.into_iter().filter(|(name, _)| expert == 1 || name.starts_with('m') || name.ends_with("moe"))
+        FIXTURES.into_iter().filter(|(name, _)| expert == 1 || name.contains("mixtral") || name.contains("moe"))
     {
         let all = launch(&config, |epl| errors(&epl, name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let mesh = (data, tensor, stages, expert);

@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 15] = [
+const FIXTURES: [&str; 16] = [
     "t5",
     "t5-v1_1",
     "switch",
@@ -43,6 +43,7 @@ const FIXTURES: [&str; 15] = [
     "qwen3",
     "mixtral",
     "qwen3-moe",
+    "qwen3-moe-dense",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -95,7 +96,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
                 model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
             })
         }
-        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" => {
+        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" | "qwen3-moe-dense" => {
             let (folder, config) = decoder::open(path)?;
             let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
@@ -136,7 +137,7 @@ fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Re
         "bert-qa" => bert::export::<QuestionAnswering>(&bert::open(fixture(name))?.1, tensors, to),
         "bert-mlm" | "roberta" => bert::export::<MaskedLanguage>(&bert::open(fixture(name))?.1, tensors, to),
         "bert-pretraining" => bert::export::<Pretraining>(&bert::open(fixture(name))?.1, tensors, to),
-        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" => {
+        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" | "qwen3-moe-dense" => {
             decoder::export(&decoder::open(fixture(name))?.1, tensors, to)
         }
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
@@ -179,16 +180,16 @@ fn the_tensors_of_a_fixture_come_back_to_the_bit() {
 
 /// Keys of the fixtures that no model here reads: how `transformers` generates, starts and names things.
 const UNREAD: [&str; 15] = [
+    "is_decoder",
+    "add_cross_attention",
+    "classifier_dropout",
     "reorder_and_upcast_attn",
     "pretraining_tp",
     "max_window_layers",
     "transformers_version",
     "use_cache",
-    "is_decoder",
     "bos_token_id",
     "initializer_factor",
-    "classifier_dropout",
-    "add_cross_attention",
     "add_router_probs",
     "eos_token_id",
     "encoder_stride",
@@ -251,7 +252,7 @@ fn what_two_replicas_trained_has_the_same_logits_on_one_rank() {
         let error = through_export(name, (2, 1, 1));
         assert!(error <= 1e-6, "{name}: {error:e}");
     }
-    for name in ["switch", "mixtral", "qwen3-moe"] {
+    for name in ["switch", "mixtral", "qwen3-moe", "qwen3-moe-dense"] {
         let error = through_export(name, (2, 1, 2));
         assert!(error <= 1e-6, "{name}, its experts over two ranks: {error:e}");
     }

@@ -11,8 +11,8 @@ use epl_core::engine::{Engine, EngineSettings, MicroBatch, StepReport};
 use epl_core::testing::{config, error_on_scale, relative_error};
 use epl_core::{Config, Epl, Model, Place, launch};
 use epl_models::bert::{
-    Bert, BertBatch, BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering,
-    SequenceClassification, measured_beside,
+    Bert, BertArchitecture, BertBatch, BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, Pretraining,
+    PretrainingLabel, QuestionAnswering, SequenceClassification, measured_beside,
 };
 
 const BOUND: f64 = 1e-10;
@@ -41,6 +41,7 @@ impl Layout {
 
 /// A head, with rows that it learns.
 struct Case<H: BertHead> {
+    shape: BertConfig,
     init: fn(&BertConfig, &Place) -> Bert<H>,
     items: Vec<BertItem<H::Label>>,
 }
@@ -77,7 +78,7 @@ fn answers(count: usize) -> Case<QuestionAnswering> {
         4 => (1, 99),
         row => (row % 3, length / 2),
     };
-    Case { init: BertConfig::init_question_answering, items: items(count, label) }
+    Case { shape: shape(), init: BertConfig::init_question_answering, items: items(count, label) }
 }
 
 /// Some tokens of every row but the last count.
@@ -85,13 +86,31 @@ fn tokens(count: usize) -> Case<MaskedLanguage> {
     let hidden = |row: usize, token: usize| row + 1 < count && (row + token).is_multiple_of(3);
     let target = |row: usize, token: usize| if hidden(row, token) { ((row + 2 * token) % 29) as i64 } else { -100 };
     let label = |row: usize, length: usize| (0..length).map(|token| target(row, token)).collect();
-    Case { init: BertConfig::init_masked_language, items: items(count, label) }
+    Case { shape: shape(), init: BertConfig::init_masked_language, items: items(count, label) }
 }
 
 /// One row does not count.
 fn classes(count: usize) -> Case<SequenceClassification> {
     let label = |row: usize, _| if row == 3 { -100 } else { (row % 3) as i64 };
-    Case { init: BertConfig::init_classification, items: items(count, label) }
+    Case { shape: shape(), init: BertConfig::init_classification, items: items(count, label) }
+}
+
+/// Of one row neither the tokens nor the sentence count.
+fn pretraining(count: usize) -> Case<Pretraining> {
+    let of_tokens = tokens(count).items.into_iter().zip(classes(count).items).enumerate();
+    let both = |(row, (tokens, classes)): (usize, (BertItem<Vec<i64>>, BertItem<i64>))| {
+        let BertItem { ids, token_types, tokens, label } = tokens;
+        let sentence = if row == 3 { -100 } else { classes.label % 2 };
+        BertItem { ids, token_types, tokens, label: PretrainingLabel { tokens: label, sentence } }
+    };
+    Case { shape: shape(), init: BertConfig::init_pretraining, items: of_tokens.map(both).collect() }
+}
+
+/// As a RoBERTa: some of the tokens are padding, in the midst of a row.
+fn roberta<H: BertHead>(case: Case<H>) -> Case<H> {
+    let shape = shape().with_architecture(BertArchitecture::Roberta).with_pad(18).with_positions(32);
+    assert!(case.items.iter().any(|item| item.ids[..item.ids.len() - 1].contains(&18)), "padding inside");
+    Case { shape, ..case }
 }
 
 /// What one run left.
@@ -105,7 +124,7 @@ struct Outcome {
 
 impl<H: BertHead> Case<H> {
     fn micro_batches(&self, epl: &Epl, step: u64, parts: usize) -> Vec<MicroBatch<BertBatch<H::Labels>>> {
-        let (data, batcher, count) = (epl.context().data(), BertBatcher::<H>::new(&shape()), self.items.len());
+        let (data, batcher, count) = (epl.context().data(), BertBatcher::<H>::new(&self.shape), self.items.len());
         let micro_batch = |part: usize| {
             let rows = shard_range(count, data.size() * parts, data.rank() * parts + part);
             let stand_in = rows.is_empty();
@@ -121,7 +140,7 @@ impl<H: BertHead> Case<H> {
         let optimizer = AdamWConfig::new().with_epsilon(1e-4);
         let outcomes = launch(&layout.config(), |epl| {
             let settings = EngineSettings { clip_norm: Some(0.5), ..Default::default() };
-            let mut engine = Engine::new(epl.build(|place| (self.init)(&shape(), place))?, &optimizer, settings)?;
+            let mut engine = Engine::new(epl.build(|place| (self.init)(&self.shape, place))?, &optimizer, settings)?;
             let evaluated = engine.evaluate(self.micro_batches(&epl, 0, layout.parts).into_iter().map(Ok))?;
             let (_, gradients) = engine.gradients(self.micro_batches(&epl, 0, layout.parts))?;
             let step = |step| engine.step(self.micro_batches(&epl, step, layout.parts), 0.02);
@@ -144,7 +163,7 @@ impl<H: BertHead> Case<H> {
         for layout in layouts {
             let found = self.train(*layout);
             let mut worst = (String::new(), 0.0);
-            for (what, error) in differences::<H>(&found, &expected) {
+            for (what, error) in differences::<H>(&self.shape, &found, &expected) {
                 assert!(error <= BOUND, "{layout:?}: error {error:.1e} in {what}");
                 worst = if error > worst.1 { (what, error) } else { worst };
             }
@@ -154,7 +173,7 @@ impl<H: BertHead> Case<H> {
 }
 
 /// All errors, by what they are errors of.
-fn differences<H: BertHead>(found: &Outcome, expected: &Outcome) -> Vec<(String, f64)> {
+fn differences<H: BertHead>(shape: &BertConfig, found: &Outcome, expected: &Outcome) -> Vec<(String, f64)> {
     let number = |a: f64, b: f64| if a.is_finite() { (a - b).abs() / b.abs() } else { f64::INFINITY };
     let mut errors = vec![("evaluated loss".to_string(), number(found.evaluation, expected.evaluation))];
     for (step, (a, b)) in found.reports.iter().zip(&expected.reports).enumerate() {
@@ -169,7 +188,7 @@ fn differences<H: BertHead>(found: &Outcome, expected: &Outcome) -> Vec<(String,
             // A field of the optimizer's state stands behind the parameter's name.
             let last = ["bias.", "beta."].into_iter().find_map(|last| name.find(last).map(|at| at + last.len() - 1));
             let (path, field) = name.split_at(last.unwrap_or(name.len()));
-            let error = match measured_beside::<H>(&shape(), path) {
+            let error = match measured_beside::<H>(shape, path) {
                 Some(other) => error_on_scale(value, &expected[name], &expected[&format!("{other}{field}")]),
                 None => relative_error(value, &expected[name]),
             };
@@ -217,12 +236,28 @@ fn classes_of_rows() {
 }
 
 #[test]
+fn tokens_and_sentences() {
+    epl_testing::in_f64(|| {
+        pretraining(7).check(&LAYOUTS);
+    });
+}
+
+#[test]
+fn as_a_roberta() {
+    epl_testing::in_f64(|| {
+        roberta(tokens(7)).check(&LAYOUTS);
+        roberta(classes(7)).check(&LAYOUTS[..4]);
+    });
+}
+
+#[test]
 fn replicas_without_a_row() {
     epl_testing::in_f64(|| {
         let layouts = [layout(4, 1, 1, 1), layout(2, 1, 2, 5), layout(4, 1, 2, 2)];
         answers(3).check(&layouts);
         tokens(3).check(&layouts);
         classes(3).check(&layouts);
+        pretraining(3).check(&layouts);
     });
 }
 

@@ -1,6 +1,6 @@
 //! The layout changes nothing of an MAE, in f64: neither losses nor gradients and parameters.
 
-use epl_core::config::{CheckpointType, Config, ZeroLevel};
+use epl_core::config::{CheckpointType, Config, OffloadLevel, ZeroLevel};
 use epl_core::{launch, testing};
 use epl_models::mae::MaeBatch;
 use epl_models::{MaeConfig, ViTConfig};
@@ -19,10 +19,13 @@ fn model() -> MaeConfig {
     config.with_decoder_layers(2).with_normalised_pixels(true)
 }
 
-fn outcome(options: &Config) -> Outcome {
+fn outcome(options: &Config, micro_batches: usize) -> Outcome {
     let outcomes = launch(options, |epl| {
         let built = epl.build(|at| model().init(at))?;
-        train_with(built, ROWS, |rows, device| MaeBatch { pixels: batch(rows, [SIZE; 2], device).pixels, noise: None })
+        train_with(built, (ROWS, micro_batches), |rows, device| MaeBatch {
+            pixels: batch(rows, [SIZE; 2], device).pixels,
+            noise: None,
+        })
     });
     let (losses, mut tensors) = outcomes.unwrap_or_else(|error| panic!("{error}")).pop().expect("there is a last rank");
     // A bias of the keys shifts all scores of a query alike: its gradient is rounding, and what it is updated with.
@@ -33,7 +36,7 @@ fn outcome(options: &Config) -> Outcome {
 #[test]
 fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
-        let one = outcome(&testing::config(1, 1, 1));
+        let one = outcome(&testing::config(1, 1, 1), 1);
         assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[1] != one.0[0], "{:?}", one.0);
         let with = |mesh: (usize, usize), change: fn(&mut Config)| {
             let mut options = testing::config(mesh.0, mesh.1, 1);
@@ -41,16 +44,22 @@ fn any_layout_equals_one_rank() {
             options
         };
         let layouts = [
-            with((1, 2), |_| ()),
-            with((3, 1), |_| ()),
-            with((2, 2), |options| options.zero.level = ZeroLevel::V2),
-            with((2, 1), |options| options.zero.level = ZeroLevel::V3),
-            with((1, 1), |options| options.dist.pipeline_parallel_size = 5),
-            with((1, 2), |options| options.dist.pipeline_parallel_size = 2),
-            with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
+            (with((1, 2), |_| ()), 1),
+            (with((1, 1), |_| ()), 3),
+            (with((3, 1), |_| ()), 2),
+            // One of the replicas has no row.
+            (with((8, 1), |_| ()), 1),
+            (with((2, 2), |options| options.zero.level = ZeroLevel::V2), 1),
+            (with((2, 1), |options| options.zero.level = ZeroLevel::V3), 2),
+            (with((2, 1), |options| options.offload.level = OffloadLevel::V0), 1),
+            (with((1, 1), |options| options.dist.pipeline_parallel_size = 5), 4),
+            (with((1, 2), |options| options.dist.pipeline_parallel_size = 2), 3),
+            (with((2, 1), |options| options.dist.pipeline_parallel_size = 3), 2),
+            (with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto), 1),
         ];
-        for options in &layouts {
-            assert_same(&outcome(options), &one, &options.to_toml());
+        for (options, micro_batches) in &layouts {
+            let what = format!("{micro_batches} micro-batches, {}", options.to_toml());
+            assert_same(&outcome(options, *micro_batches), &one, &what);
         }
     });
 }

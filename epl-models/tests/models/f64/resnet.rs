@@ -57,25 +57,28 @@ pub(super) fn train_on<M: Model<Batch = ImageBatch>>(
     rows: usize,
     size: [usize; 2],
 ) -> Result<Outcome> {
-    train_with(built, rows, |rows, device| batch(rows, size, device))
+    train_with(built, (rows, 1), |rows, device| batch(rows, size, device))
 }
 
-/// The outcome of a model of what `batch` makes of some rows.
+/// The outcome of a model of what `batch` makes of some rows, in so many micro-batches.
 pub(super) fn train_with<M: Model>(
     built: LaidOutModel<M>,
-    rows: usize,
+    (rows, micro_batches): (usize, usize),
     batch: impl Fn(Range<usize>, &Device) -> M::Batch,
 ) -> Result<Outcome> {
     let momentum = MomentumConfig::new().with_dampening(0.0);
     let mut engine = Engine::new(built, &SgdConfig::new().with_momentum(Some(momentum)), EngineSettings::default())?;
-    let mine = BatchShard::of(engine.context(), 1)?.rows(rows).remove(0);
+    let mine = BatchShard::of(engine.context(), micro_batches)?.rows(rows);
     let micro_batch = |step: usize, device: &Device| {
-        let range = step * rows + mine.start..step * rows + mine.end;
-        let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
-        match range.is_empty() {
-            true => vec![MicroBatch::stand_in(batch(0..1, device), [0])],
-            false => vec![MicroBatch::new(batch(range, device), samples)],
-        }
+        let of_rows = |mine: &Range<usize>| {
+            let range = step * rows + mine.start..step * rows + mine.end;
+            let samples: Vec<u64> = range.clone().map(|sample| sample as u64).collect();
+            match range.is_empty() {
+                true => MicroBatch::stand_in(batch(0..1, device), [0]),
+                false => MicroBatch::new(batch(range, device), samples),
+            }
+        };
+        mine.iter().map(of_rows).collect::<Vec<_>>()
     };
     let mut losses = Vec::new();
     for step in 0..STEPS {
@@ -89,8 +92,8 @@ pub(super) fn train_with<M: Model>(
         tensors.insert(format!("{name} itself"), data);
     }
     // What an evaluation finds comes from the running statistics.
-    let mine = micro_batch(0, &engine.device().clone().without_autodiff()).remove(0);
-    losses.push(engine.evaluate([Ok(mine)])?.loss);
+    let mine = micro_batch(0, &engine.device().clone().without_autodiff());
+    losses.push(engine.evaluate(mine.into_iter().map(Ok))?.loss);
     Ok((losses, tensors))
 }
 

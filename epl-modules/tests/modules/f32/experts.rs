@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::tensor::{Distribution, Tensor};
-use epl_comm::{EventKind, Operation, Trace, shard_range};
+use epl_comm::{EventKind, Operation, ReduceOp, Trace, shard_range};
 use epl_core::testing::{self, config};
 use epl_core::{Error, Pass, launch, launch_traced};
-use epl_modules::moe::Routed;
-use epl_modules::{Capacity, Gate, MoeConfig, TokenMask};
+use epl_modules::moe::{Moe, Routed};
+use epl_modules::{Balance, Capacity, Gate, MoeConfig, TokenMask};
 
 use crate::moe::case::{Case, cases};
 use crate::moe::layout::{Layout, build, host, run, run_rank};
@@ -76,6 +77,12 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
             new(6, 7, 4).with_gate(Gate::TopK { experts: 0, renormalise: true }),
             "moe: a token is sent to 0 experts",
         ),
+        (
+            (1, 1, 1),
+            new(6, 7, 4).with_gate(Gate::Top2).with_bias_rate(Some(0.1)),
+            "moe: a bias counts all choices, of which Gate::Top2 balances the first",
+        ),
+        ((1, 1, 1), new(6, 7, 4).with_bias_rate(Some(-0.1)), "moe: the bias of experts moves by -0.1 a step"),
         ((1, 1, 1), new(6, 7, 4).with_shared(Some(0)), "the shared width is Some(0); both must be at least 1"),
         ((1, 1, 1), new(6, 7, 0), "moe: 0 experts"),
         ((1, 1, 1), new(0, 7, 4), "moe: d_model is 0"),
@@ -150,9 +157,39 @@ fn a_bias_evens_out_what_experts_are_asked() {
     assert!(loads.iter().all(|loads| loads.iter().sum::<f64>() == 32.0), "all tokens of each step: {loads:?}");
     assert!(apart(&loads[0]) >= 8.0 && apart(&loads[29]) <= 5.0, "{loads:?}");
     assert!(bias[0] < 0.0 && bias[3] > 0.0, "{bias:?}");
+    // The load of the last step has not moved it yet.
+    let moved = |expert: usize| {
+        let moves = loads[..29].iter().map(|loads| 0.05 * f64::from((8.0 - loads[expert]).signum() as f32));
+        moves.zip(&loads[..29]).map(|(by, loads)| if loads[expert] == 8.0 { 0.0 } else { by }).sum::<f64>()
+    };
+    for (expert, bias) in bias.iter().enumerate() {
+        assert!((bias - moved(expert)).abs() < 1e-5, "expert {expert}: {bias}, not {}", moved(expert));
+    }
     for other in [((2, 1, 1), 1), ((2, 2, 2), 1), ((1, 1, 1), 4), ((2, 1, 2), 2)] {
         assert_eq!(train(other), (loads.clone(), bias.clone()), "{other:?}");
     }
+}
+
+/// Neither what is not finite counts, nor what a frozen layer is asked.
+#[test]
+fn a_bias_stays_where_nothing_is_to_be_learned() {
+    testing::run((1, 1, 1), |epl| {
+        let config = MoeConfig::new(6, 7, 4).with_bias_rate(Some(0.05));
+        let case = Case { config, ..cases().remove(0) };
+        let run = |moe: &Moe, step: u64, factor: f32| {
+            epl.context().begin(Pass { step, training: true, samples: Arc::from([0]), empty: false });
+            let x = case.tensor(0..1, 9, |s, t, e| case.x(s, t, e), epl.place());
+            let _ = moe.forward_masked(x * factor, &TokenMask::all(1, 9));
+            let bias = moe.bias.as_ref().expect("it was asked for");
+            [&bias.running_load, &bias.running_bias].map(|x| x.value_sync().into_data().iter::<f32>().sum::<f32>())
+        };
+        let moe = build(&case, &epl)?;
+        assert_eq!(run(&moe, 0, f32::NAN), [0.0, 0.0]);
+        assert_eq!(run(&moe, 0, 1.0)[0], 9.0);
+        let frozen = build(&case, &epl)?.freeze();
+        assert_eq!(run(&frozen, 0, 1.0), [0.0, 0.0]);
+        Ok(())
+    });
 }
 
 /// The collectives along an axis that each rank issued in one forward and backward of a case.
@@ -178,8 +215,18 @@ fn every_rank_issues_the_same_collectives_whatever_its_tokens() {
             assert_eq!(rank, [Operation::AllToAll; 5], "{}", case.name);
         }
         for rank in collectives(&case, (2, 2, 2), "tensor") {
-            // The routing; the experts' partial sums; the gradient of their input.
-            assert_eq!(rank.len(), 3, "{}: {rank:?}", case.name);
+            // The routing; the experts' partial sums; the gradient of their input; the last two of the shared network, too.
+            let of_shared = if case.config.shared.is_some() { 2 } else { 0 };
+            // Three numbers of a bias have values from the begin, which all ranks are told.
+            let of_bias = if case.config.bias_rate.is_some() { 3 } else { 0 };
+            assert_eq!(rank.len(), 3 + of_shared + of_bias, "{}: {rank:?}", case.name);
+        }
+        // What experts are asked for, of all replicas: for the balance over the batch, and for the bias.
+        let of_batch =
+            usize::from(case.config.balance == Balance::Batch) + usize::from(case.config.bias_rate.is_some());
+        for mut rank in collectives(&case, (2, 2, 2), "data") {
+            rank.retain(|operation| !matches!(operation, Operation::Broadcast { .. }));
+            assert_eq!(rank, vec![Operation::AllReduce(ReduceOp::Sum); of_batch], "{}", case.name);
         }
     }
 }

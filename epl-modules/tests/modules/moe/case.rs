@@ -112,11 +112,15 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("top3, nothing dropped", Gate::TopK { experts: 3, renormalise: true }, Capacity::Unlimited),
         Case::new("top3, two places", Gate::TopK { experts: 3, renormalise: true }, Capacity::Fixed(2)),
         Case::new("top2, not renormalised", Gate::TopK { experts: 2, renormalise: false }, factor),
+        Case::new("shared", top2, factor),
+        Case::new("bias", switch, factor),
         Case::new("balance over the batch", Gate::TopK { experts: 2, renormalise: true }, Capacity::Unlimited),
     ];
     for case in &mut cases {
         case.config = match case.name {
             "routed padding" => case.config.clone().with_route_padding(true),
+            "shared" => case.config.clone().with_gated(true).with_activation(Activation::GeluNew).with_shared(Some(5)),
+            "bias" => case.config.clone().with_bias_rate(Some(0.1)),
             "balance over the batch" => case.config.clone().with_balance(Balance::Batch),
             "gated" => case.config.clone().with_gated(true).with_activation(Activation::GeluNew),
             _ => case.config.clone(),

@@ -99,6 +99,11 @@ pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
         Balance::Batch => output.clone().into_parts().1.over_batch(context),
     };
     let probe = case.tensor(samples.clone(), length, Case::probe, epl.place());
+    // A shared network sees padding, too, which must not count in the loss.
+    let probe = match &moe.shared {
+        Some(_) => probe.mask_fill(padding(&mask, &x).unsqueeze_dim::<3>(2).expand(x.dims()), 0.0),
+        None => probe,
+    };
     let loss = (output.hidden.clone() * probe).sum()
         + auxiliary.clone().mul_scalar(AUXILIARY)
         + output.z.clone().mul_scalar(Z);
@@ -106,7 +111,11 @@ pub(crate) fn run_rank(case: &Case, epl: &Epl) -> Result<Part> {
 
     let routed = if case.config.route_padding { TokenMask::all(lengths.len(), length) } else { mask };
     let mut values = BTreeMap::new();
-    values.insert("hidden".into(), tokens(output.hidden, &routed));
+    let hidden = match &moe.shared {
+        Some(_) => output.hidden.mask_fill(padding(&routed, &x).unsqueeze_dim::<3>(2).expand(x.dims()), 0.0),
+        None => output.hidden,
+    };
+    values.insert("hidden".into(), tokens(hidden, &routed));
     values.insert("x".into(), tokens_of(x.grad(&gradients).expect("x takes part"), &routed));
     values.insert("auxiliary".into(), host(auxiliary));
     values.insert("z".into(), host(output.z));

@@ -63,6 +63,8 @@ struct Weights {
     input: Tensor<3>,
     gate: Option<Tensor<3>>,
     output: Tensor<3>,
+    /// Of the shared network, which is gated.
+    shared: Option<[Tensor<2>; 3]>,
 }
 
 impl Weights {
@@ -72,7 +74,18 @@ impl Weights {
             input: moe.experts.input.val(),
             gate: moe.experts.gate.as_ref().map(|gate| gate.val()),
             output: moe.experts.output.val(),
+            shared: moe.shared.as_ref().map(|shared| {
+                let gate = shared.gate.as_ref().expect("the case is gated");
+                [&shared.input, gate, &shared.output].map(|linear| linear.weight.val())
+            }),
         }
+    }
+
+    /// What all tokens are sent to.
+    fn shared(&self, x: Tensor<2>) -> Option<Tensor<2>> {
+        let [input, gate, output] = self.shared.as_ref()?;
+        let inside = activation::gelu_approximate(x.clone().matmul(input.clone())) * x.matmul(gate.clone());
+        Some(inside.matmul(output.clone()))
     }
 
     /// One expert on every token.
@@ -123,6 +136,7 @@ fn compute_sample(case: &Case, weights: &Weights, sample: usize, tokens: usize, 
         *taken = decision.kept.iter().filter(|kept| kept[index]).count();
     }
     let choices = (choices(case).1 * tokens) as f64;
+    let hidden = weights.shared(x.clone()).map_or(hidden.clone(), |shared| hidden + shared);
     let density: Vec<f64> = decision.asked.iter().map(|count| *count as f64 / choices).collect();
     let density = Tensor::<2>::from_data(TensorData::new(density, [1, EXPERTS]), device);
     Sample {
