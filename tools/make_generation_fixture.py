@@ -1,9 +1,9 @@
-"""Writes fixtures/transformers/{t5,gpt2,llama,qwen3}-reversed: small models that have learned to write what they are given backwards,
+"""Writes fixtures/transformers/{t5,gpt2,llama,qwen3,mixtral}-reversed: small models that have learned to write what they are given backwards,
 so far that they are not sure of all, and what `transformers` generates with each, as generation.json.
 
     pip install torch transformers
     cargo test --workspace --lib -- --ignored write_the_numbers     # fixtures/transformers/draws.json, of this crate's generator
-    python tools/make_generation_fixture.py            # --keep: with the models that are stored, which are not trained again
+    python tools/make_generation_fixture.py [KIND …]   # --keep: with the models that are stored, which are not trained again
 
 Each entry of generation.json: the settings under the names of `GenerationConfig`, and for each prompt the tokens behind it (of T5
 behind the start token) and before the one that ends the text. What is drawn follows the numbers of draws.json: the first token up to
@@ -47,6 +47,8 @@ MODELS = {
         n_embd=48, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **TOKENS)), 500),
     "llama": (lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**LLAMA)), 350),
     "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(head_dim=16, tie_word_embeddings=True, **LLAMA)), 350),
+    "mixtral": (lambda: tf.MixtralForCausalLM(tf.MixtralConfig(
+        num_local_experts=4, num_experts_per_tok=2, **{**LLAMA, "intermediate_size": 48})), 350),
 }
 
 
@@ -144,7 +146,8 @@ def write(kind, draws, keep):
 
 def main():
     draws = json.loads((FIXTURES / "draws.json").read_text())
-    for kind in MODELS:
+    named = [kind for kind in MODELS if kind in sys.argv[1:]]
+    for kind in named or MODELS:
         write(kind, draws, "--keep" in sys.argv[1:])
 
 

@@ -5,7 +5,7 @@
 //! - [`huggingface`]: folders of Hugging Face's `transformers`, tensor by tensor;
 //! - [`generation`]: text written token by token: greedily, by chance, by a beam search;
 //! - [`t5`]: T5, dense or with experts;
-//! - [`bert`]: BERT, which answers questions, fills gaps or classifies;
+//! - [`bert`]: BERT and RoBERTa, which answer questions, fill gaps, classify, and are pretrained;
 //! - [`decoder`]: GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE, which write the next token;
 //! - [`indexed`]: corpora of tokens in Megatron's files, and what these models learn from them;
 //! - [`vision`]: images for classification models: datasets, batches, scores;

@@ -36,7 +36,7 @@ pub struct Args {
     /// The width of its hidden states
     #[arg(long, value_name = "N", default_value_t = 128)]
     d_model: usize,
-    /// A text that the model goes on with at each evaluation
+    /// A text that the model goes on with at each evaluation; otherwise it begins one
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
     /// A configuration file

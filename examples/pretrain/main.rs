@@ -25,9 +25,6 @@ use epl::trainer::StopHandle;
 use args::Args;
 use data::Data;
 
-/// What the model goes on with where no prompt is given, and the text is by rule.
-const PROMPT: &str = "Bab";
-
 fn main() -> ExitCode {
     train(&Args::parse()).unwrap_or_else(|error| {
         eprintln!("error: {error}");
@@ -41,19 +38,16 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let data = Data::prepare(args, config.train.seed, &out)?;
     let model = args.model(&data.tokenizer);
     model.validate()?;
-    let default = || if args.text.is_empty() { vec![PROMPT.to_string()] } else { Vec::new() };
-    let texts = if args.prompt.is_empty() { default() } else { args.prompt.clone() };
-    // What encodes a text ends it; here it goes on.
-    let open = |mut tokens: Vec<i64>| {
-        tokens.retain(|token| *token != data.tokenizer.eos());
-        tokens
-    };
+    let eos = data.tokenizer.eos();
+    // A text begins behind the end of another; what encodes a prompt ends it, and here it goes on.
+    let begun = |tokens: Vec<i64>| [eos].into_iter().chain(tokens.into_iter().filter(|token| *token != eos)).collect();
+    let prompts = if args.prompt.is_empty() { vec![String::new()] } else { args.prompt.clone() };
     let settings = run::Settings {
         out,
         plan_only: args.plan,
         resume: args.resume,
         replace: args.replace(),
-        prompts: data.tokenizer.encode_batch(texts)?.into_iter().map(open).collect(),
+        prompts: data.tokenizer.encode_batch(prompts)?.into_iter().map(begun).collect(),
         stop: StopHandle::on_signals()?,
     };
     let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings))?;

@@ -1,4 +1,4 @@
-//! BERT: an encoder of equal layers, and heads that answer questions, fill gaps or classify.
+//! BERT and RoBERTa: an encoder of equal layers, and heads that answer questions, fill gaps, classify, or pretrain.
 //!
 //! ```text
 //! segment 0        words + positions + types ─ norm ─ dropout ─ layer 0  ─┐ carry: hidden states

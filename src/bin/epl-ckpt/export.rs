@@ -5,8 +5,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use epl::Error;
-use epl::models::bert::{self, BertConfig, MaskedLanguage, QuestionAnswering, SequenceClassification};
+use epl::models::bert::{self, BertConfig, MaskedLanguage, Pretraining, QuestionAnswering, SequenceClassification};
 use epl::models::decoder::{self, DecoderConfig};
+use epl::models::mae::{self, MaeConfig};
 use epl::models::resnet::{self, ResNetConfig};
 use epl::models::t5::{self, T5Config};
 use epl::models::vit::{self, ViTConfig};
@@ -21,17 +22,21 @@ use crate::Failure;
 pub enum Model {
     /// T5, and Switch where there are experts.
     T5,
-    /// BERT with a head for answers.
+    /// BERT or RoBERTa with a head for answers.
     BertQa,
-    /// BERT with a head for masked words.
+    /// BERT or RoBERTa with a head for masked words.
     BertMlm,
-    /// BERT with a head for classes.
+    /// BERT or RoBERTa with a head for classes.
     BertClasses,
+    /// BERT with the heads of its pretraining.
+    BertPretraining,
     /// ResNet.
     Resnet,
     /// ViT that classifies images.
     Vit,
-    /// GPT-2, Llama or Qwen3, as its configuration says.
+    /// MAE.
+    Mae,
+    /// GPT-2, Llama, Qwen3, Mixtral or Qwen3-MoE, as its configuration says.
     Decoder,
 }
 
@@ -48,6 +53,8 @@ pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option
         Model::BertQa => bert::export::<QuestionAnswering>(&parsed::<BertConfig>(said)?, &stored, to)?,
         Model::BertMlm => bert::export::<MaskedLanguage>(&parsed::<BertConfig>(said)?, &stored, to)?,
         Model::BertClasses => bert::export::<SequenceClassification>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::BertPretraining => bert::export::<Pretraining>(&parsed::<BertConfig>(said)?, &stored, to)?,
+        Model::Mae => mae::export(&parsed::<MaeConfig>(said)?, &stored, to)?,
         Model::Decoder => decoder::export(&parsed::<DecoderConfig>(said)?, &stored, to)?,
         Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
         Model::Vit => vit::export(&parsed::<ViTConfig>(said)?, &stored, to)?,

@@ -1,9 +1,11 @@
 //! Small decoders that learn rows of ragged lengths, trained for three steps under a layout.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::optim::AdamWConfig;
+use burn::tensor::TensorData;
 use epl::comm::Trace;
 use epl::config::Config;
 use epl::models::decoder::{Decoder, DecoderBatcher, DecoderConfig, DecoderExpertsConfig, DecoderItem};
@@ -91,6 +93,41 @@ pub fn train(model: &DecoderConfig, layout: Layout) -> Outcome {
         |epl| batches(epl, 2),
     );
     without_zeros(outcome)
+}
+
+/// What the parameters are after three steps under a layout, of which the last follows on what another one saved after two, if it is
+/// given. Running numbers of layers are among them.
+pub fn gone_on(model: &DecoderConfig, layout: Layout, saved: Option<Layout>) -> BTreeMap<String, TensorData> {
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    let (path, optimizer) = (folder.path().join("saved"), AdamWConfig::new().with_epsilon(1e-4));
+    let run = |layout: Layout, steps: Range<u64>| {
+        let ranks = epl::launch(&layout.config(), |epl| {
+            let settings = EngineSettings::from_config(epl.config());
+            let mut engine = Engine::new(epl.build(|place| model.init(place))?, &optimizer, settings)?;
+            if steps.start > 0 {
+                engine.load(&path)?;
+            }
+            let (batcher, items) = (DecoderBatcher::new(model), items());
+            for step in steps.clone() {
+                let batch = |rows: Range<usize>| batcher.batch(items[rows].to_vec(), epl.place().device());
+                engine.step(share(&epl, items.len(), (step, layout.accumulation), batch), 0.02)?;
+            }
+            if steps.end == 2 {
+                engine.save(&path)?;
+            }
+            engine.parameters()
+        });
+        ranks.unwrap_or_else(|error| panic!("{layout:?}: {error}")).swap_remove(0)
+    };
+    let mut found = match saved {
+        Some(before) => {
+            run(before, 0..2);
+            run(layout, 2..3)
+        }
+        None => run(layout, 0..3),
+    };
+    found.retain(|name, _| !name.contains("heads.key.bias"));
+    found
 }
 
 /// Without the biases of keys whose gradients are zero up to rounding: they shift all scores of a query alike.

@@ -5,7 +5,9 @@ use epl::config::StateTier::{File, Host};
 use epl::config::ZeroLevel::{V1, V2, V3};
 use epl::models::decoder::DecoderConfig;
 
-use crate::decoders::{gpt2, llama, mixtral, qwen3, qwen3_moe, train};
+use epl::testing::largest_error;
+
+use crate::decoders::{gone_on, gpt2, llama, mixtral, qwen3, qwen3_moe, train};
 use crate::parity::{Layout, assert_same, layout};
 
 const BOUND: f64 = 1e-10;
@@ -68,6 +70,23 @@ fn experts() {
         check(&mixtral(), &MESHES);
         check(&mixtral(), &EXPERTS);
         check(&qwen3_moe(), &WHOLE);
+    });
+}
+
+/// The bias with which tokens choose experts, and what it is moved by, go on under any layout.
+#[test]
+fn what_balances_experts_is_saved() {
+    epl_testing::in_f64(|| {
+        let alone = gone_on(&mixtral(), layout(1, 1, 1, 1), None);
+        let load = &alone["layers.0.feed_forward.moe.bias.running_load"];
+        assert!(load.iter::<f64>().sum::<f64>() > 0.0, "{load:?}");
+        for (saved, then) in [
+            (layout(2, 1, 2, 2), layout(1, 2, 1, 4)),
+            (layout(1, 1, 1, 2).stages(2, 1, PreferBackward), layout(2, 1, 1, 1).zero(V3)),
+        ] {
+            let (name, error) = largest_error(&gone_on(&mixtral(), then, Some(saved)), &alone);
+            assert!(error <= BOUND, "{saved:?}, then {then:?}: error {error:.1e} in {name}");
+        }
     });
 }
 

@@ -75,8 +75,13 @@ fn decoder_with(epl: &Epl, kind: &str, change: impl FnOnce(DecoderConfig) -> Dec
 
 /// What all ranks write in a layout, compared with what is stored.
 fn check(kind: &str, mesh: (usize, usize), stages: usize) {
+    check_with(kind, (mesh.0, mesh.1, 1), stages);
+}
+
+/// The same, with experts over so many of the replicas.
+fn check_with(kind: &str, mesh: (usize, usize, usize), stages: usize) {
     let stored = stored(kind);
-    let mut options = testing::config(mesh.0, mesh.1, 1);
+    let mut options = testing::config(mesh.0, mesh.1, mesh.2);
     options.dist.pipeline_parallel_size = stages;
     let ranks = launch(&options, |epl| match kind {
         "t5" => compare(&t5(&epl)?, &stored, &format!("{kind}, {mesh:?}, {stages} stages")),
@@ -96,7 +101,7 @@ fn compare<M: Generative>(engine: &Engine<M>, stored: &Stored, what: &str) -> Re
     Ok(())
 }
 
-const KINDS: [&str; 4] = ["t5", "gpt2", "llama", "qwen3"];
+const KINDS: [&str; 5] = ["t5", "gpt2", "llama", "qwen3", "mixtral"];
 
 #[test]
 fn on_one_rank() {
@@ -112,6 +117,8 @@ fn over_replicas_slices_and_stages() {
     }
     check("t5", (2, 2), 2);
     check("llama", (2, 2), 2);
+    check_with("mixtral", (2, 1, 2), 1);
+    check_with("mixtral", (2, 2, 2), 2);
 }
 
 #[test]
