@@ -21,7 +21,7 @@ pub struct Args {
     /// Bytes of the text by rule
     #[arg(long, value_name = "N", default_value_t = 20_000_000, conflicts_with = "text")]
     pub bytes: usize,
-    /// Pieces of the tokenizer that is learned from the text
+    /// Pieces of the tokenizer that is learned from the first 20,000 texts
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub vocab: usize,
     /// Tokens of a block
@@ -54,7 +54,7 @@ pub struct Args {
     /// The folder of the run: corpora, tokenizer, checkpoints, metrics.jsonl, loss.svg
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on from the latest checkpoint in --out
+    /// Go on from the latest checkpoint in --out, with the same texts
     #[arg(long, requires = "out")]
     pub resume: bool,
     /// Print the plan and stop
@@ -101,13 +101,16 @@ impl Args {
     pub fn out(&self) -> Result<PathBuf, epl::Error> {
         let default = if self.text.is_empty() { "out/pretrain" } else { "out/pretrain-text" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        check_unused(&out)?;
+        if !self.plan {
+            check_unused(&out)?;
+        }
         let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
         if self.resume && !holds_run {
             let reason = format!("{name} holds no checkpoint to go on from; give the folder of an earlier run");
             return Err(epl::Error::invalid(reason));
         }
-        if holds_run && !self.resume && !self.replace() && !goes_on(&out)? {
+        let may_hold_run = self.resume || self.plan || self.replace();
+        if holds_run && !may_hold_run && !goes_on(&out)? {
             let reason =
                 format!("{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder");
             return Err(epl::Error::invalid(reason));
@@ -115,8 +118,8 @@ impl Args {
         Ok(out)
     }
 
-    /// The model for a tokenizer.
-    pub fn model(&self, tokenizer: &Tokenizer) -> DecoderConfig {
+    /// The model for a tokenizer, with positions for so many tokens at least.
+    pub fn model(&self, tokenizer: &Tokenizer, longest: usize) -> DecoderConfig {
         let vocab = tokenizer.vocab_size();
         let config = match self.model {
             Family::Gpt2 => DecoderConfig::new(vocab).with_d_ff(4 * self.d_model),
@@ -128,7 +131,7 @@ impl Args {
             .with_d_model(self.d_model)
             .with_heads((self.d_model / 32).max(1))
             .with_layers(self.layers)
-            .with_positions(2 * self.length)
+            .with_positions(longest.max(self.length))
             .with_embedding_dropout(0.0)
             .with_dropout(0.0)
             .with_attention_dropout(0.0)

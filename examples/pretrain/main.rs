@@ -36,18 +36,20 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
     let out = args.out()?;
     let data = Data::prepare(args, config.train.seed, &out)?;
-    let model = args.model(&data.tokenizer);
-    model.validate()?;
     let eos = data.tokenizer.eos();
     // A text begins behind the end of another; what encodes a prompt ends it, and here it goes on.
     let begun = |tokens: Vec<i64>| [eos].into_iter().chain(tokens.into_iter().filter(|token| *token != eos)).collect();
-    let prompts = if args.prompt.is_empty() { vec![String::new()] } else { args.prompt.clone() };
+    let texts = if args.prompt.is_empty() { vec![String::new()] } else { args.prompt.clone() };
+    let prompts: Vec<Vec<i64>> = data.tokenizer.encode_batch(texts)?.into_iter().map(begun).collect();
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + run::WRITTEN;
+    let model = args.model(&data.tokenizer, longest);
+    model.validate()?;
     let settings = run::Settings {
         out,
         plan_only: args.plan,
         resume: args.resume,
         replace: args.replace(),
-        prompts: data.tokenizer.encode_batch(prompts)?.into_iter().map(begun).collect(),
+        prompts,
         stop: StopHandle::on_signals()?,
     };
     let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings))?;

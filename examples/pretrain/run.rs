@@ -17,7 +17,7 @@ use crate::data::Data;
 /// Blocks that one replica judges at a time.
 const JUDGED: usize = 32;
 /// Tokens that are written behind a prompt.
-const WRITTEN: usize = 24;
+pub const WRITTEN: usize = 24;
 
 /// What the command line says beside the configuration.
 pub struct Settings {
@@ -66,7 +66,6 @@ pub fn rank(epl: &Epl, data: &Data, model: &DecoderConfig, settings: &Settings) 
         .with_stop(settings.stop.clone())
         .with_invariant("model", model)?
         .with_invariant("corpus", &data.fingerprint)?
-        .with_valid(valid.clone())
         .with_evaluator(Evaluator::of_loss(valid).with(Perplexity::of("cross_entropy")))
         .with_hook(Samples { data, prompts: &settings.prompts })
         .fit(&blocks(&epl)?)?;
@@ -75,8 +74,8 @@ pub fn rank(epl: &Epl, data: &Data, model: &DecoderConfig, settings: &Settings) 
         return Ok((line, trained.summary.exit_code()));
     }
     let perplexity = trained.summary.evaluation.as_ref().and_then(|found| found.get("perplexity"));
-    let line = perplexity.filter(|_| first).map(|perplexity| match data.least_perplexity {
-        Some(least) => format!("perplexity: {perplexity:.3}; of who knows the rule: {least:.3}"),
+    let line = perplexity.filter(|_| first).map(|perplexity| match data.of_rule {
+        Some(rule) => format!("perplexity: {perplexity:.3}; of who knows the rule and whole texts: {rule:.3}"),
         None => format!("perplexity: {perplexity:.3}"),
     });
     Ok((line, ExitCode::SUCCESS))
@@ -93,7 +92,7 @@ impl Hook<Decoder> for Samples<'_> {
         let config = GenerationConfig::new(WRITTEN).with_sample(true).with_temperature(0.8).with_seed(run.step());
         let written = generate(run.engine(), self.prompts, &config)?;
         for (prompt, written) in self.prompts.iter().zip(written).filter(|_| run.is_first_rank()) {
-            let text = self.data.tokenizer.decode(&[prompt.clone(), written].concat());
+            let text = self.data.tokenizer.decode(&[&prompt[1..], &written].concat());
             println!("  {}", text.map_err(|error| Error::invalid(error.to_string()))?);
         }
         Ok(())

@@ -66,7 +66,8 @@ impl IndexedCorpus {
             return wrong(format!("its tokens are of type {code}; read are whole numbers: 1 to 5, and 8"));
         };
         let [sequences, borders] = [18, 26].map(|at| usize::try_from(number(&index, at)).unwrap_or(usize::MAX));
-        let needed = sequences.checked_mul(4 + 8).and_then(|bytes| borders.checked_mul(8)?.checked_add(bytes + HEADER));
+        let of_sequences = sequences.checked_mul(4 + 8).and_then(|bytes| bytes.checked_add(HEADER));
+        let needed = of_sequences.and_then(|bytes| borders.checked_mul(8)?.checked_add(bytes));
         // Behind it may stand a byte for each sequence, of what kind it is.
         if borders == 0 || needed.is_none_or(|needed| needed > index.len()) {
             let found = index.len();
@@ -76,29 +77,41 @@ impl IndexedCorpus {
         corpus.checked()
     }
 
-    /// The corpus, if each sequence is in its file and each document ends behind it begins.
+    /// The corpus, if its sequences are all of its file, one behind the other, and its documents are all of its sequences.
     fn checked(self) -> Result<Self> {
-        let bytes = self.tokens.len();
+        let (bytes, wrong) = (self.tokens.len(), |reason: String| Err(Error::file(&self.path, reason)));
         if !bytes.is_multiple_of(self.kind.bytes()) || bytes == 0 {
             let kind = self.kind;
-            return Err(Error::file(&self.path, format!("it has {bytes} bytes, which are no tokens of {kind:?}")));
+            return wrong(format!("it has {bytes} bytes, which are no tokens of {kind:?}"));
         }
+        let mut end = 0;
         for sequence in 0..self.sequences {
             let range = self.bytes_of(sequence);
-            if range.end > bytes || range.start > range.end || !range.start.is_multiple_of(self.kind.bytes()) {
-                let Range { start, end } = range;
-                let reason = format!("sequence {sequence} of its index is bytes {start} to {end}, but it has {bytes}");
-                return Err(Error::file(&self.path, reason));
+            if range.start != end || range.end > bytes {
+                let Range { start, end: last } = range;
+                return wrong(format!(
+                    "sequence {sequence} of its index is bytes {start} to {last}, behind byte {end} of {bytes}; read are \
+                     sequences that follow each other: write both files anew"
+                ));
             }
+            end = range.end;
+        }
+        if end != bytes {
+            return wrong(format!("the sequences of its index end at byte {end} of {bytes}: write both files anew"));
         }
         let mut last = 0;
         for document in 0..=self.documents {
             let border = self.border(document);
-            if border < last || border > self.sequences {
-                let reason = format!("document {document} begins at sequence {border}, of {}", self.sequences);
-                return Err(Error::file(&self.path, reason));
+            if border < last || border > self.sequences || (document == 0 && border != 0) {
+                return wrong(format!("document {document} begins at sequence {border}, of {}", self.sequences));
             }
             last = border;
+        }
+        if last != self.sequences {
+            return wrong(format!(
+                "its documents end at sequence {last}, of {}: write both files anew",
+                self.sequences
+            ));
         }
         Ok(self)
     }
@@ -160,12 +173,16 @@ impl IndexedCorpus {
         self.decoded(tokens.start * size..tokens.end * size)
     }
 
-    /// What tells the corpus from others: a hash of its index, and of the ends of its tokens.
+    /// What tells the corpus from others: a hash of its index, and of some of its tokens, from the first to the last.
     pub fn fingerprint(&self) -> String {
-        const ENDS: usize = 1 << 16;
-        let tail = self.tokens.len().saturating_sub(ENDS);
-        let head = &self.tokens[..self.tokens.len().min(ENDS)];
-        trainer::fingerprint([&self.index[..], head, &self.tokens[tail..]])
+        const PARTS: usize = 64;
+        const PART: usize = 1 << 14;
+        let last = self.tokens.len().saturating_sub(PART);
+        let part = |number: usize| {
+            let start = last / (PARTS - 1) * number;
+            &self.tokens[start..self.tokens.len().min(start + PART)]
+        };
+        trainer::fingerprint([&self.index[..]].into_iter().chain((0..PARTS).map(part)).chain([&self.tokens[last..]]))
     }
 
     fn decoded(&self, bytes: Range<usize>) -> Vec<i64> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::config::Config;
 use burn::data::dataset::{Dataset, DatasetError};
-use epl_core::{Error, Result};
+use epl_core::{Error, Result, trainer};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -29,33 +29,53 @@ pub struct MaskedWordsConfig {
     /// The share of the tokens to be hidden.
     #[config(default = 0.15)]
     pub share: f64,
-    /// Whether a row has two texts, of which the second follows the first in half of the rows; otherwise one, as RoBERTa's.
+    /// Whether a row has two texts, which are in their order in half of the rows; otherwise one, as RoBERTa's.
     #[config(default = true)]
     pub next_sentence: bool,
     /// How often each piece of the corpus comes in a pass over the dataset, each time with other words hidden.
     #[config(default = 1)]
     pub duplicates: usize,
-    /// What is hidden depends on it, and on the number of the row.
+    /// Tokens that never take the place of a hidden one, beside those that begin, end and hide, such as padding.
+    #[config(default = "Vec::new()")]
+    pub never: Vec<i64>,
+    /// What is hidden depends on it, and on the number of the row. A run that is resumed should be given the same settings:
+    /// [`MaskedWords::fingerprint`] tells.
     #[config(default = 0)]
     pub seed: u64,
 }
 
 /// Rows of which words are hidden: 15 % of the tokens, of which 8 of 10 are replaced by the mask, one by any token, and one is
-/// left. The labels are the tokens that stood there.
+/// left. The labels are the tokens that stood there. Words are hidden as they come in a random order, and one that would be too
+/// much is passed over: in a short row a long word is seldom hidden.
 ///
-/// A row is made of consecutive sentences of one document, as many as fit. With two texts they are cut in two at any border of
-/// sentences, and in half of the rows the second is replaced by sentences of another place. It serves both heads:
+/// A row is made of consecutive sentences of one document, as many as fit; of a longer sentence each row has a part. With two
+/// texts they are cut in two at any border of sentences, and in half of the rows the two change places: neither the length of a
+/// row nor what it is about tells which. What is one sentence is one text, whose order does not count. It serves both heads:
 /// [`Pretraining`](crate::bert::Pretraining) and [`MaskedLanguage`](crate::bert::MaskedLanguage).
 ///
-/// *BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding*, Devlin et al., 2019.
-#[derive(Clone, Debug)]
+/// *BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding*, Devlin et al., 2019; texts that change places
+/// as in *Megatron-LM*, where BERT takes the second one from elsewhere.
+#[derive(Clone)]
 pub struct MaskedWords {
     corpus: Arc<IndexedCorpus>,
     config: MaskedWordsConfig,
-    /// Consecutive sentences of one document each.
-    pieces: Arc<[Range<usize>]>,
+    pieces: Arc<[Piece]>,
     /// Of each token whether it goes on with a word, where whole words are hidden.
     goes_on: Option<Arc<[bool]>>,
+}
+
+/// Consecutive sentences of one document, or a part of one that is longer than a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    sentences: Range<usize>,
+    /// The tokens of that one.
+    part: Option<Range<usize>>,
+}
+
+impl std::fmt::Debug for MaskedWords {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} pieces of {:?}, {:?}", self.pieces.len(), self.corpus, self.config)
+    }
 }
 
 impl MaskedWordsConfig {
@@ -87,9 +107,20 @@ impl MaskedWordsConfig {
                 ));
             }
         }
-        let pieces =
-            (0..corpus.documents()).flat_map(|document| pieces(&corpus, document, self.length - self.around()));
-        let pieces = pieces.collect();
+        let is_free = |token: i64| ![self.begin, self.end, self.mask].contains(&token) && !self.never.contains(&token);
+        if !(0..self.vocab as i64).any(is_free) {
+            return invalid("no token is left to take the place of another one".into());
+        }
+        let most = self.length - self.around();
+        let pieces: Arc<[Piece]> =
+            (0..corpus.documents()).flat_map(|document| pieces(&corpus, document, most)).collect();
+        if pieces.is_empty() {
+            return invalid("the corpus has no document".into());
+        }
+        if self.next_sentence && pieces.iter().all(|piece| piece.sentences.len() < 2) {
+            let remedy = "write each document as its sentences, or set `next_sentence` to false";
+            return invalid(format!("no two sentences of a document fit into a row of {}: {remedy}", self.length));
+        }
         Ok(MaskedWords { corpus, config: self.clone(), pieces, goes_on: None })
     }
 
@@ -99,16 +130,22 @@ impl MaskedWordsConfig {
     }
 }
 
-/// The sentences of a document, together as many as have `most` tokens; a longer one is alone.
-fn pieces(corpus: &IndexedCorpus, document: usize, most: usize) -> Vec<Range<usize>> {
-    let (mut pieces, mut tokens) = (Vec::<Range<usize>>::new(), 0);
+/// The sentences of a document, together as many as have `most` tokens; of a longer one parts that have.
+fn pieces(corpus: &IndexedCorpus, document: usize, most: usize) -> Vec<Piece> {
+    let (mut pieces, mut tokens) = (Vec::<Piece>::new(), 0);
     for sentence in corpus.document(document) {
-        tokens += corpus.length(sentence);
+        let length = corpus.length(sentence);
+        tokens += length;
         match pieces.last_mut() {
-            Some(piece) if tokens <= most => piece.end = sentence + 1,
+            Some(Piece { sentences, part: None }) if tokens <= most => sentences.end = sentence + 1,
+            _ if length <= most => {
+                pieces.push(Piece { sentences: sentence..sentence + 1, part: None });
+                tokens = length;
+            }
             _ => {
-                pieces.push(sentence..sentence + 1);
-                tokens = corpus.length(sentence);
+                let part = |start: usize| Some(start..(start + most).min(length));
+                let parts = (0..length).step_by(most).map(part);
+                pieces.extend(parts.map(|part| Piece { sentences: sentence..sentence + 1, part }));
             }
         }
     }
@@ -130,19 +167,18 @@ impl MaskedWords {
         Ok(Self { goes_on: Some(goes_on.into()), ..self })
     }
 
+    /// What tells the rows from others.
+    pub fn fingerprint(&self) -> String {
+        let goes_on: Vec<u8> =
+            self.goes_on.iter().flat_map(|all| all.iter().map(|goes_on| u8::from(*goes_on))).collect();
+        let parts = [self.config.to_string().into_bytes(), goes_on, self.corpus.fingerprint().into_bytes()];
+        trainer::fingerprint(parts)
+    }
+
     fn row(&self, index: usize) -> BertItem<PretrainingLabel> {
         let mut random = ChaCha8Rng::seed_from_u64(self.config.seed);
         random.set_stream(index as u64);
-        let piece = self.pieces[index % self.pieces.len()].clone();
-        let room = self.config.length - self.config.around();
-        let (texts, sentence) = if self.config.next_sentence {
-            let ([first, second], is_next) = self.pair(piece, room, &mut random);
-            (vec![first, second], i64::from(!is_next))
-        } else {
-            let mut text = self.text(piece);
-            text.truncate(room);
-            (vec![text], IGNORED)
-        };
+        let (texts, sentence) = self.texts(&self.pieces[index % self.pieces.len()], &mut random);
         let (mut ids, mut token_types) = (vec![self.config.begin], vec![0]);
         for (number, text) in texts.into_iter().enumerate() {
             token_types.extend(vec![number as i64; text.len() + 1]);
@@ -153,39 +189,39 @@ impl MaskedWords {
         BertItem::new(ids, token_types, PretrainingLabel { tokens, sentence })
     }
 
-    fn text(&self, sentences: Range<usize>) -> Vec<i64> {
-        sentences.flat_map(|sentence| self.corpus.sequence(sentence)).collect()
+    /// One text or two, and whether the second follows the first: 0 for yes, 1 for no.
+    fn texts(&self, piece: &Piece, random: &mut ChaCha8Rng) -> (Vec<Vec<i64>>, i64) {
+        let text = |sentences: Range<usize>| sentences.flat_map(|sentence| self.corpus.sequence(sentence)).collect();
+        let Piece { sentences, part } = piece;
+        if let Some(part) = part {
+            return (vec![self.corpus.sequence(sentences.start)[part.clone()].to_vec()], IGNORED);
+        }
+        if !self.config.next_sentence || sentences.len() < 2 {
+            return (vec![text(sentences.clone())], IGNORED);
+        }
+        let cut = random.random_range(sentences.start + 1..sentences.end);
+        let mut texts = vec![text(sentences.start..cut), text(cut..sentences.end)];
+        let change_places = random.random_bool(0.5);
+        if change_places {
+            texts.reverse();
+        }
+        (texts, i64::from(change_places))
     }
 
-    /// Two texts that together fit, and whether the second follows the first.
-    fn pair(&self, piece: Range<usize>, room: usize, random: &mut ChaCha8Rng) -> ([Vec<i64>; 2], bool) {
-        let cut = if piece.len() > 1 { random.random_range(piece.start + 1..piece.end) } else { piece.end };
-        let first = self.text(piece.start..cut);
-        // What follows a single sentence is not in the piece.
-        let is_next = cut < piece.end && random.random_bool(0.5);
-        let second = match is_next {
-            true => self.text(cut..piece.end),
-            false => {
-                let other = self.pieces[random.random_range(0..self.pieces.len())].clone();
-                let start = random.random_range(other.clone());
-                self.text(start..other.end)
-            }
-        };
-        let mut texts = [first, second];
-        while texts[0].len() + texts[1].len() > room {
-            let longer = usize::from(texts[1].len() > texts[0].len());
-            // From either end, so that no place of a text is preferred.
-            match random.random_bool(0.5) {
-                true => drop(texts[longer].pop()),
-                false => drop(texts[longer].remove(0)),
+    /// Any token that may take the place of another one.
+    fn any(&self, random: &mut ChaCha8Rng) -> i64 {
+        let MaskedWordsConfig { begin, end, mask, vocab, never, .. } = &self.config;
+        loop {
+            let token = random.random_range(0..*vocab) as i64;
+            if ![*begin, *end, *mask].contains(&token) && !never.contains(&token) {
+                return token;
             }
         }
-        (texts, is_next)
     }
 
     /// Hides words; gives back the tokens that stood there, and what is ignored elsewhere.
     fn hide(&self, ids: &mut [i64], random: &mut ChaCha8Rng) -> Vec<i64> {
-        let MaskedWordsConfig { begin, end, mask, vocab, share, .. } = self.config;
+        let MaskedWordsConfig { begin, end, mask, share, .. } = self.config;
         let goes_on = |token: i64| match (&self.goes_on, usize::try_from(token)) {
             (Some(goes_on), Ok(token)) => goes_on.get(token).copied().unwrap_or(false),
             _ => false,
@@ -212,7 +248,7 @@ impl MaskedWords {
                 labels[at] = ids[at];
                 match random.random_range(0..10) {
                     0..8 => ids[at] = mask,
-                    8 => ids[at] = random.random_range(0..vocab) as i64,
+                    8 => ids[at] = self.any(random),
                     _ => {}
                 }
             }
@@ -277,72 +313,94 @@ mod tests {
         item.ids.iter().zip(labels).map(|(id, label)| if *label == IGNORED { *id } else { *label }).collect()
     }
 
+    fn rows(words: &MaskedWords) -> Vec<BertItem<PretrainingLabel>> {
+        (0..Dataset::<BertItem<PretrainingLabel>>::len(words)).map(|index| words.row(index)).collect()
+    }
+
     #[test]
-    fn a_row_is_two_texts_of_which_a_share_is_hidden() {
+    fn a_share_of_each_row_is_hidden() {
         let folder = tempfile::tempdir().unwrap();
-        let words = config().with_duplicates(50).init(corpus(folder.path())).unwrap();
-        let (mut kinds, mut counts, mut next) = ([0; 3], [0; 2], 0);
-        let rows = Dataset::<BertItem<PretrainingLabel>>::len(&words);
-        for index in 0..rows {
-            let item = words.row(index);
+        let words = config().with_duplicates(50).with_never(vec![0]).init(corpus(folder.path())).unwrap();
+        let (mut kinds, mut counts) = ([0; 3], [0; 2]);
+        for item in rows(&words) {
             assert!(item.ids.len() <= 32 && item.ids.len() == item.token_types.len());
             let shown = shown(&item);
-            assert_eq!((shown[0], shown.iter().filter(|token| **token == 2).count()), (1, 2), "begin and two ends");
+            let texts = shown.iter().filter(|token| **token == 2).count();
+            assert_eq!((shown[0], shown.last(), texts), (1, Some(&2), if item.label.sentence < 0 { 1 } else { 2 }));
             let border = shown.iter().position(|token| *token == 2).unwrap();
             assert!(item.token_types[..=border].iter().all(|kind| *kind == 0));
             assert!(item.token_types[border + 1..].iter().all(|kind| *kind == 1));
             let hidden = item.label.tokens.iter().filter(|label| **label != IGNORED).count();
-            assert_eq!(hidden, ((0.15 * (shown.len() - 3) as f64).round() as usize).max(1));
-            counts = [counts[0] + hidden, counts[1] + shown.len() - 3];
-            next += 1 - item.label.sentence;
+            let tokens = shown.len() - 1 - texts;
+            assert_eq!(hidden, ((0.15 * tokens as f64).round() as usize).max(1));
+            counts = [counts[0] + hidden, counts[1] + tokens];
             for (id, label) in item.ids.iter().zip(&item.label.tokens).filter(|(_, label)| **label != IGNORED) {
                 assert!(*label >= 10, "begin and end are never hidden");
+                assert!(![0, 1, 2].contains(id), "{id} takes no other's place");
                 kinds[if *id == 3 { 0 } else { usize::from(id == label) + 1 }] += 1;
             }
         }
         let share = |part: usize, whole: usize| part as f64 / whole as f64;
         let hidden = counts[0];
-        assert!((share(hidden, counts[1]) - 0.15).abs() < 0.02);
+        assert!((share(hidden, counts[1]) - 0.15).abs() < 0.03, "{counts:?}");
         assert!((share(kinds[0], hidden) - 0.8).abs() < 0.02, "{kinds:?}");
         assert!(
             (share(kinds[1], hidden) - 0.1).abs() < 0.02 && (share(kinds[2], hidden) - 0.1).abs() < 0.02,
             "{kinds:?}"
         );
-        // Pieces of one sentence have nothing that follows.
-        assert!((0.3..0.5).contains(&share(next as usize, rows)), "{next} of {rows}");
     }
 
     #[test]
-    fn a_text_that_follows_is_what_stands_behind() {
+    fn texts_are_in_their_order_or_change_places() {
         let folder = tempfile::tempdir().unwrap();
         let corpus = corpus(folder.path());
-        let words = of_length(200).init(corpus.clone()).unwrap();
+        let words = of_length(60).with_duplicates(40).init(corpus.clone()).unwrap();
         let whole = corpus.stream(0..corpus.tokens());
         let stands = |tokens: &[i64]| whole.windows(tokens.len()).any(|window| window == tokens);
-        let mut seen = [0; 2];
-        for index in 0..Dataset::<BertItem<PretrainingLabel>>::len(&words) {
-            let item = words.row(index);
-            let shown = shown(&item);
+        let (mut seen, mut lengths) = ([0; 2], [0; 2]);
+        for (index, item) in rows(&words).iter().enumerate() {
+            let shown = shown(item);
             let texts: Vec<&[i64]> = shown[1..].split(|token| *token == 2).collect();
-            assert!(stands(texts[0]) && stands(texts[1]));
-            seen[item.label.sentence as usize] += 1;
-            if item.label.sentence == 0 {
-                assert!(stands(&texts[..2].concat()), "row {index}");
+            match item.label.sentence {
+                0 => assert!(stands(&texts[..2].concat()), "row {index}"),
+                1 => assert!(stands(&[texts[1], texts[0]].concat()) && !stands(&texts[..2].concat()), "row {index}"),
+                _ => assert!(stands(texts[0])),
+            }
+            if let Ok(which) = usize::try_from(item.label.sentence) {
+                (seen[which], lengths[which]) = (seen[which] + 1, lengths[which] + shown.len());
             }
         }
-        assert!(seen[0] > 5 && seen[1] > 5, "{seen:?}");
+        let mean = |which: usize| lengths[which] as f64 / f64::from(seen[which]);
+        assert!((f64::from(seen[0]) / f64::from(seen[0] + seen[1]) - 0.5).abs() < 0.05, "{seen:?}");
+        assert!((mean(0) / mean(1) - 1.0).abs() < 0.05, "a row's length tells nothing: {} {}", mean(0), mean(1));
+    }
+
+    #[test]
+    fn of_a_sentence_longer_than_a_row_each_row_has_a_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("long");
+        let document = vec![(10..310).collect(), vec![400, 401], vec![402]];
+        write(&prefix, TokenType::U16, [Ok(document)]).unwrap();
+        let corpus = Arc::new(IndexedCorpus::open(&prefix).unwrap());
+        for next_sentence in [false, true] {
+            let words = config().with_next_sentence(next_sentence).init(corpus.clone()).unwrap();
+            let mut seen: Vec<i64> = rows(&words).iter().flat_map(shown).filter(|token| *token >= 10).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, (10..310).chain(400..403).collect::<Vec<i64>>(), "each token once");
+        }
     }
 
     #[test]
     fn a_row_depends_on_its_number_and_the_seed_alone() {
         let folder = tempfile::tempdir().unwrap();
         let corpus = corpus(folder.path());
-        let rows = |config: MaskedWordsConfig| {
+        let of = |config: MaskedWordsConfig| {
             let words = config.init(corpus.clone()).unwrap();
-            (0..20).rev().map(|index| words.row(index)).collect::<Vec<_>>()
+            ((0..20).rev().map(|index| words.row(index)).collect::<Vec<_>>(), words.fingerprint())
         };
-        assert_eq!(rows(config()), rows(config()));
-        assert_ne!(rows(config()), rows(config().with_seed(1)));
+        assert_eq!(of(config()), of(config()));
+        let (ours, other) = (of(config()), of(config().with_seed(1)));
+        assert!(ours.0 != other.0 && ours.1 != other.1);
         let words = config().with_duplicates(2).init(corpus.clone()).unwrap();
         let pieces = words.pieces.len();
         let again = [0, 1].map(|time| words.row(3 + time * pieces));
@@ -357,8 +415,9 @@ mod tests {
         let goes_on: Vec<bool> = (0..VOCAB).map(|token| token % 3 != 0).collect();
         let words = config().with_next_sentence(false).with_share(0.4).init(corpus.clone()).unwrap();
         let words = words.with_whole_words(goes_on.clone()).unwrap();
-        for index in 0..Dataset::<BertItem<Vec<i64>>>::len(&words) {
-            let item = words.row(index);
+        let mut hidden = 0;
+        for (index, item) in rows(&words).into_iter().enumerate() {
+            hidden += item.label.tokens.iter().filter(|label| **label != IGNORED).count();
             assert_eq!((item.label.sentence, item.token_types.iter().sum::<i64>()), (IGNORED, 0));
             let (shown, labels) = (shown(&item), &item.label.tokens);
             for at in 2..shown.len() - 1 {
@@ -367,6 +426,7 @@ mod tests {
                 }
             }
         }
+        assert!(hidden > corpus.tokens() / 5, "{hidden} of {}", corpus.tokens());
         let error = words.with_whole_words(vec![true; 3]).unwrap_err().to_string();
         assert!(error.contains("3 tokens of 1000 are said to go on or not"), "{error}");
     }
@@ -378,6 +438,13 @@ mod tests {
         let refused = |config: MaskedWordsConfig| config.init(corpus.clone()).unwrap_err().to_string();
         assert!(refused(of_length(4)).contains("rows of 4 tokens: at least 5 are needed"));
         assert!(refused(config().with_share(1.5)).contains("`share` is 1.5"));
+        assert!(refused(config().with_never((0..1000).collect())).contains("no token is left"));
+        let prefix = folder.path().join("single");
+        write(&prefix, TokenType::U16, [Ok(vec![vec![10, 11]]), Ok(vec![vec![12]])]).unwrap();
+        let single = Arc::new(IndexedCorpus::open(&prefix).unwrap());
+        let error = config().init(single.clone()).unwrap_err().to_string();
+        assert!(error.contains("no two sentences of a document fit into a row of 32: write each document"), "{error}");
+        assert!(config().with_next_sentence(false).init(single).is_ok());
         assert!(refused(config().with_duplicates(0)).contains("`duplicates` is 0"));
         assert!(
             refused(MaskedWordsConfig { mask: 1000, ..config() })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::config::Config;
 use burn::data::dataset::{Dataset, DatasetError};
-use epl_core::{Error, Result};
+use epl_core::{Error, Result, trainer};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -27,17 +27,19 @@ pub struct SpanCorruptionConfig {
     /// The mean length of a span.
     #[config(default = 3.0)]
     pub mean_span: f64,
-    /// What is cut out depends on it, and on the number of the row.
+    /// What is cut out depends on it, and on the number of the row. A run that is resumed should be given the same settings:
+    /// [`SpanCorruption::fingerprint`] tells.
     #[config(default = 0)]
     pub seed: u64,
 }
 
-/// Rows of which spans are cut out. The source has a sentinel in the place of each; the target has each behind its sentinel.
+/// Rows of which spans are cut out, the last one at the end. The source has a sentinel in the place of each; the target has each
+/// behind its sentinel.
 ///
 /// ```text
 /// tokens   thank you for inviting me to your party last week
-/// source   thank you ⟨0⟩ me to your party ⟨1⟩ week ⟨eos⟩
-/// target   ⟨0⟩ for inviting ⟨1⟩ last ⟨eos⟩
+/// source   thank you ⟨0⟩ me to your party ⟨1⟩ ⟨eos⟩
+/// target   ⟨0⟩ for inviting ⟨1⟩ last week ⟨eos⟩
 /// ```
 ///
 /// *Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer*, Raffel et al., 2020.
@@ -70,17 +72,29 @@ impl SpanCorruptionConfig {
             ));
         }
         let cut = ((self.length as f64 * self.share).round() as usize).clamp(1, self.length - 1);
+        let spans = ((cut as f64 / self.mean_span).round() as usize).clamp(1, cut);
         // Each span stands behind a token that is left.
-        let spans = ((cut as f64 / self.mean_span).round() as usize).clamp(1, cut.min(self.length - cut));
-        if self.sentinel < spans as i64 - 1 {
-            let sentinel = self.sentinel;
-            return invalid(format!("`sentinel` {sentinel} and those below it are too few for {spans} spans"));
+        if spans > self.length - cut {
+            let left = self.length - cut;
+            return invalid(format!(
+                "{cut} tokens are cut out in {spans} spans, and {left} are left to stand between them"
+            ));
+        }
+        let last = self.sentinel - (spans as i64 - 1);
+        if last < 0 || (last..=self.sentinel).contains(&self.eos) {
+            let (sentinel, eos) = (self.sentinel, self.eos);
+            return invalid(format!("the sentinels of {spans} spans are {sentinel} down to {last}; `eos` is {eos}"));
         }
         Ok(SpanCorruption { corpus, config: self.clone(), cut, spans })
     }
 }
 
 impl SpanCorruption {
+    /// What tells the rows from others.
+    pub fn fingerprint(&self) -> String {
+        trainer::fingerprint([self.config.to_string(), self.corpus.fingerprint()])
+    }
+
     /// Tokens of each source and of each target, ends with them.
     pub fn lengths(&self) -> [usize; 2] {
         [self.config.length - self.cut + self.spans + 1, self.cut + self.spans + 1]
@@ -108,6 +122,11 @@ impl Dataset<TokenPair> for SpanCorruption {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(index as u64);
         let tokens = self.corpus.stream(index * length..(index + 1) * length);
+        let sentinels = sentinel - (self.spans as i64 - 1)..=sentinel;
+        if let Some(token) = tokens.iter().find(|token| sentinels.contains(token)) {
+            let reason = format!("row {index} has token {token}, which is one of the sentinels {sentinels:?}");
+            return Err(DatasetError::new(Error::invalid(reason)));
+        }
         let cut = parts(self.cut, self.spans, &mut random);
         let left = parts(length - self.cut, self.spans, &mut random);
         let [mut source, mut target] = self.lengths().map(Vec::with_capacity);
@@ -189,6 +208,11 @@ mod tests {
         assert!(refused(config(2).with_share(1.0)).contains("`share` is 1 and `mean_span` 3"));
         assert!(refused(config(2).with_mean_span(0.5)).contains("`mean_span` 0.5"));
         let few = SpanCorruptionConfig { sentinel: 3, ..config(10).with_share(0.5).with_mean_span(1.0) };
-        assert!(refused(few).contains("`sentinel` 3 and those below it are too few for 5 spans"));
+        assert!(refused(few).contains("the sentinels of 5 spans are 3 down to -1; `eos` is 1"));
+        let dense = config(10).with_share(0.9).with_mean_span(1.0);
+        assert!(refused(dense).contains("9 tokens are cut out in 9 spans, and 1 are left"));
+        let meets = SpanCorruptionConfig { sentinel: 5, ..config(2) }.init(corpus.clone()).unwrap();
+        let error = meets.get(1).unwrap_err().to_string();
+        assert!(error.contains("row 1 has token 5, which is one of the sentinels"), "{error}");
     }
 }

@@ -56,18 +56,21 @@ pub fn write(
 /// What the index says.
 struct Index {
     kind: TokenType,
+    /// Documents that were given, those without a token with them.
+    given: usize,
     lengths: Vec<i32>,
     borders: Vec<u64>,
 }
 
 impl Index {
     fn new(kind: TokenType) -> Self {
-        Self { kind, lengths: Vec::new(), borders: vec![0] }
+        Self { kind, given: 0, lengths: Vec::new(), borders: vec![0] }
     }
 
     /// Notes a document: its sequences that have tokens.
     fn of_document(&mut self, document: Vec<Vec<i64>>) -> Result<Vec<Vec<i64>>> {
-        let number = self.borders.len() - 1;
+        let number = self.given;
+        self.given += 1;
         let sequences: Vec<Vec<i64>> = document.into_iter().filter(|sequence| !sequence.is_empty()).collect();
         for sequence in &sequences {
             let largest = self.kind.largest();
@@ -162,7 +165,7 @@ mod tests {
         let prefix = folder.path().join("corpus");
         let refused =
             |kind, documents: Vec<Result<Vec<Vec<i64>>>>| write(&prefix, kind, documents).unwrap_err().to_string();
-        assert!(refused(TokenType::U8, two()).contains("document 1 has token 300; U8 holds 0 to 255: choose a larger"));
+        assert!(refused(TokenType::U8, two()).contains("document 2 has token 300; U8 holds 0 to 255: choose a larger"));
         assert!(refused(TokenType::I32, vec![Ok(vec![vec![-1]])]).contains("document 0 has token -1"));
         assert!(refused(TokenType::I32, vec![Ok(vec![])]).contains("would have no token"));
         let failed = refused(TokenType::I32, vec![Err(Error::invalid("the tokenizer failed"))]);
@@ -188,8 +191,12 @@ mod tests {
             (with(17, 7), "its tokens are of type 7"),
             (with(18, 200), "too few for 200 sequences and 3 borders"),
             (whole[..whole.len() - 1].to_vec(), "too few for 3 sequences"),
-            (with(34, 90), "sequence 0 of its index is bytes 0 to 180, but it has 12"),
-            (with(34 + 12, 3), "sequence 0 of its index is bytes 3 to 9"),
+            (with(34, 90), "sequence 0 of its index is bytes 0 to 180, behind byte 0 of 12"),
+            (with(34 + 12, 2), "sequence 0 of its index is bytes 2 to 8, behind byte 0"),
+            (with(34 + 8, 1), "the sequences of its index end at byte 10 of 12"),
+            (with(34 + 36, 1), "document 0 begins at sequence 1, of 3"),
+            (with(34 + 36 + 16, 2), "its documents end at sequence 2, of 3"),
+            (with(25, 0x15), "too few for"),
             (with(34 + 36 + 8, 9), "document 1 begins at sequence 9, of 3"),
         ] {
             fs::write(&index, bytes).unwrap();
