@@ -32,7 +32,7 @@ pub fn write(
     documents: impl IntoIterator<Item = Result<Vec<Vec<i64>>>>,
 ) -> Result<Written> {
     let [of_tokens, of_index] = [".bin", ".idx"].map(|end| file(prefix.as_ref(), end));
-    let (mut index, mut buffer) = (Index::new(kind), Vec::new());
+    let (mut index, mut buffer) = (Tables::new(kind), Vec::new());
     let tokens = Unpublished::write(&of_tokens, |put| {
         for document in documents {
             for sequence in index.of_document(document?)? {
@@ -54,7 +54,7 @@ pub fn write(
 }
 
 /// What the index says.
-struct Index {
+struct Tables {
     kind: TokenType,
     /// Documents that were given, those without a token with them.
     given: usize,
@@ -62,7 +62,7 @@ struct Index {
     borders: Vec<u64>,
 }
 
-impl Index {
+impl Tables {
     fn new(kind: TokenType) -> Self {
         Self { kind, given: 0, lengths: Vec::new(), borders: vec![0] }
     }
