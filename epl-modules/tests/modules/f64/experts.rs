@@ -1,5 +1,7 @@
 //! Mixture of experts: no layout changes the mathematics, in f64 to 1e-10.
 
+use epl_modules::moe::Capacity;
+
 use crate::moe::case::{Case, cases};
 use crate::moe::layout::{Layout, run};
 use crate::moe::{assert_close, reference};
@@ -19,6 +21,27 @@ fn one_rank_equals_the_dense_reference() {
         for case in cases() {
             assert_close(case.name, &run(&case, (1, 1, 1)), &reference::compute(&case), LIMIT);
         }
+    });
+}
+
+/// Each expert on the rows that come, or on as much room as all of them could need.
+#[test]
+fn without_padding_it_is_what_it_is_with_room_for_all() {
+    epl_testing::in_f64(|| {
+        let mut compared = 0;
+        for case in cases().into_iter().filter(|case| case.config.capacity == Capacity::Unlimited) {
+            let roomy = Case { on_device: true, ..case.clone() };
+            for layout in [(1, 1, 1), (2, 1, 2), (1, 2, 1)] {
+                assert_close(
+                    &format!("{} under {layout:?}", case.name),
+                    &run(&case, layout),
+                    &run(&roomy, layout),
+                    LIMIT,
+                );
+            }
+            compared += 1;
+        }
+        assert!(compared >= 5, "{compared}");
     });
 }
 
