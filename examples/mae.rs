@@ -5,7 +5,7 @@
 //! cargo run --release --example mae -- train.seed=1 dist.data_parallel_size=1 dist.tensor_parallel_size=2
 //! ```
 //!
-//! Any option of the configuration may follow; batches, steps and rates are those of the first part.
+//! Any option of the configuration may follow; batches and rates are those of the first part, and `train.steps` ends either.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -83,7 +83,8 @@ fn classify(epl: &Epl, shapes: &ShapesSplit, from: Option<&Parameters>) -> epl::
     let few = PartialDataset::new(shapes.training.clone(), 0, LABELLED);
     let data = TrainData::new(few, batcher.clone(), ShuffledSampler::new(LABELLED, 64, config.train.seed)?)?;
     let rate = LrSchedule::new(RATE, Decay::Cosine { steps: STEPS }).with_warmup(30);
-    let settings = TrainerConfig::new(STEPS).with_log_every(100);
+    let steps = config.train.steps.map_or(STEPS, |steps| STEPS.min(steps as u64));
+    let settings = TrainerConfig::new(steps).with_log_every(100);
     let trained = Trainer::new(engine, settings, rate).fit(&data)?;
     let judge = |model: &_, features, batch: &ImageBatch| Ok(top_1(model, features, batch));
     let top = Accuracy::of("top1", |right: &Tensor<1, Bool>| right.clone());
