@@ -3,6 +3,7 @@
 mod chain_types;
 mod decoder;
 mod found;
+mod indexed;
 mod groups;
 mod layouts;
 mod local_clip;
