@@ -12,8 +12,8 @@
 //!
 //! A step that fails ends where its error comes, which may be elsewhere on each replica. So each puts its own statistics back
 //! to what they were before the step, on which all agree, without a message: who catches the error goes on with equal ones.
-//! So are those of `SyncBatchNorm`, and the bias that balances experts, which are equal on all replicas already and need no mean. A step whose gradients turn out
-//! not to be finite has run whole: its statistics stay.
+//! So are those of `SyncBatchNorm`, and the bias that balances experts, which are equal on all replicas already and need no
+//! mean. A step whose gradients turn out not to be finite has run whole: its statistics stay.
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::ReduceOp;

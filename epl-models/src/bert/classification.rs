@@ -66,6 +66,19 @@ impl SequenceClassification {
         }
     }
 
+    /// The labels of rows, of so many classes.
+    pub(super) fn class_labels(given: impl Iterator<Item = i64>, classes: usize, device: &Device) -> ClassLabels {
+        let given: Vec<i64> = given.collect();
+        let unknown = |class: i64| usize::try_from(class).is_ok_and(|class| class >= classes);
+        if let Some((row, class)) = given.iter().enumerate().find(|(_, class)| unknown(**class)) {
+            let last = classes - 1;
+            unwind(Error::invalid(format!("row {row} of a batch has class {class}; the classes are 0 to {last}")));
+        }
+        let targets: Vec<i64> = given.into_iter().map(ignored_if_negative).collect();
+        let counted = targets.iter().filter(|target| **target >= 0).count();
+        ClassLabels { targets: Tensor::from_data(targets.as_slice(), device), counted }
+    }
+
     /// The sum of the losses of all rows that count.
     pub(super) fn sum(&self, logits: Tensor<3>, labels: &ClassLabels) -> Tensor<1> {
         let [rows, _, classes] = logits.dims();
@@ -81,15 +94,7 @@ impl BertHead for SequenceClassification {
     const USES_WORDS: bool = false;
 
     fn labels(items: &[BertItem<i64>], _length: usize, config: &BertConfig, device: &Device) -> ClassLabels {
-        let classes = config.classes;
-        let unknown = |item: &BertItem<i64>| usize::try_from(item.label).is_ok_and(|class| class >= classes);
-        if let Some((row, item)) = items.iter().enumerate().find(|(_, item)| unknown(item)) {
-            let (class, last) = (item.label, classes - 1);
-            unwind(Error::invalid(format!("row {row} of a batch has class {class}; the classes are 0 to {last}")));
-        }
-        let targets: Vec<i64> = items.iter().map(|item| ignored_if_negative(item.label)).collect();
-        let counted = targets.iter().filter(|target| **target >= 0).count();
-        ClassLabels { targets: Tensor::from_data(targets.as_slice(), device), counted }
+        Self::class_labels(items.iter().map(|item| item.label), config.classes, device)
     }
 
     fn logits(&self, hidden: Tensor<3>, _words: &SplitEmbedding) -> Tensor<3> {

@@ -61,7 +61,7 @@ impl BertEmbeddings {
                 lookup(self.positions.weight.val(), numbers.unsqueeze::<2>())
             }
         };
-        // What the padding token learns nothing of where it stands, as in `transformers`: of a RoBERTa its position, too.
+        // Where the padding token stands, its vector learns nothing, as in `transformers`; of a RoBERTa its position neither.
         let not_learned = |vectors: Tensor<3>| match &batch.pads {
             Some(pads) => {
                 let pads = pads.clone().unsqueeze_dim::<3>(2).expand(vectors.dims());

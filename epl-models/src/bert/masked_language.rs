@@ -61,6 +61,30 @@ impl MaskedLanguage {
         }
     }
 
+    /// The labels of rows, each beside the number of its tokens.
+    pub(super) fn token_labels<'a>(
+        given: impl Iterator<Item = (&'a [i64], usize)>,
+        length: usize,
+        config: &BertConfig,
+        device: &Device,
+    ) -> TokenLabels {
+        let mut rows = Vec::new();
+        for (row, (label, ids)) in given.enumerate() {
+            let unknown = label.iter().find(|token| usize::try_from(**token).is_ok_and(|t| t >= config.vocab));
+            if let Some(token) = unknown {
+                let last = config.vocab - 1;
+                unwind(Error::invalid(format!("row {row} of a batch has label {token}; the tokens are 0 to {last}")));
+            }
+            if label.len() != ids {
+                let labels = label.len();
+                unwind(Error::invalid(format!("row {row} of a batch has {labels} labels for {ids} tokens")));
+            }
+            rows.push(label.iter().copied().map(ignored_if_negative).collect::<Vec<_>>());
+        }
+        let counted = rows.iter().flatten().filter(|token| **token >= 0).count();
+        TokenLabels { targets: padded(&rows, IGNORED, length, device), counted }
+    }
+
     /// The sum of the losses of all tokens that count, from this rank's logits.
     pub(super) fn sum(&self, logits: Tensor<3>, labels: &TokenLabels) -> Tensor<1> {
         let [rows, length, classes] = logits.dims();
@@ -83,21 +107,8 @@ impl BertHead for MaskedLanguage {
     const USES_WORDS: bool = true;
 
     fn labels(items: &[BertItem<Self::Label>], length: usize, config: &BertConfig, device: &Device) -> TokenLabels {
-        for (row, item) in items.iter().enumerate() {
-            let unknown = item.label.iter().find(|token| usize::try_from(**token).is_ok_and(|t| t >= config.vocab));
-            if let Some(token) = unknown {
-                let last = config.vocab - 1;
-                unwind(Error::invalid(format!("row {row} of a batch has label {token}; the tokens are 0 to {last}")));
-            }
-            if item.label.len() != item.ids.len() {
-                let (labels, ids) = (item.label.len(), item.ids.len());
-                unwind(Error::invalid(format!("row {row} of a batch has {labels} labels for {ids} tokens")));
-            }
-        }
-        let row = |item: &BertItem<Self::Label>| item.label.iter().copied().map(ignored_if_negative).collect();
-        let rows: Vec<Vec<i64>> = items.iter().map(row).collect();
-        let counted = rows.iter().flatten().filter(|token| **token >= 0).count();
-        TokenLabels { targets: padded(&rows, IGNORED, length, device), counted }
+        let rows = items.iter().map(|item| (item.label.as_slice(), item.ids.len()));
+        Self::token_labels(rows, length, config, device)
     }
 
     fn logits(&self, hidden: Tensor<3>, words: &SplitEmbedding) -> Tensor<3> {

@@ -49,15 +49,6 @@ impl Pretraining {
     }
 }
 
-/// Of each row one part of its label.
-fn parts<L>(items: &[BertItem<PretrainingLabel>], part: impl Fn(&PretrainingLabel) -> L) -> Vec<BertItem<L>> {
-    let of_item = |item: &BertItem<PretrainingLabel>| {
-        let BertItem { ids, token_types, tokens, label } = item;
-        BertItem { ids: ids.clone(), token_types: token_types.clone(), tokens: *tokens, label: part(label) }
-    };
-    items.iter().map(of_item).collect()
-}
-
 impl BertHead for Pretraining {
     type Label = PretrainingLabel;
     /// Of the tokens, and of the sentences.
@@ -68,12 +59,11 @@ impl BertHead for Pretraining {
     const PATHS: HeadPaths = HeadPaths { masked: "head.masked", classified: "head.sentence" };
 
     fn labels(items: &[BertItem<Self::Label>], length: usize, config: &BertConfig, device: &Device) -> Self::Labels {
-        let tokens = parts(items, |label| label.tokens.clone());
-        let sentences = parts(items, |label| label.sentence);
-        let of_sentences = config.clone().with_classes(SequenceClassification::SENTENCES);
+        let tokens = items.iter().map(|item| (item.label.tokens.as_slice(), item.ids.len()));
+        let sentences = items.iter().map(|item| item.label.sentence);
         (
-            MaskedLanguage::labels(&tokens, length, config, device),
-            SequenceClassification::labels(&sentences, length, &of_sentences, device),
+            MaskedLanguage::token_labels(tokens, length, config, device),
+            SequenceClassification::class_labels(sentences, SequenceClassification::SENTENCES, device),
         )
     }
 

@@ -112,7 +112,6 @@ fn check_experts(experts: &DecoderExpertsConfig, architecture: Architecture) -> 
     let class = architecture.class();
     let differs =
         |field: &'static str, needed: &str| Err(Error::export(field, format!("should be {needed} in a {class}")));
-    let gate = "Gate::TopK, renormalised";
     match (architecture, experts.gate) {
         _ if experts.capacity != Capacity::Unlimited => differs("experts.capacity", "Capacity::Unlimited"),
         _ if experts.shared.is_some() => differs("experts.shared", "none"),
@@ -124,7 +123,7 @@ fn check_experts(experts: &DecoderExpertsConfig, architecture: Architecture) -> 
             Ok(())
         }
         (Architecture::Qwen3Moe, _) => differs("experts.gate", "Gate::TopK"),
-        _ => differs("experts.gate", gate),
+        _ => differs("experts.gate", "Gate::TopK, renormalised"),
     }
 }
 

@@ -80,17 +80,17 @@ impl Model for Mae {
     }
 
     fn forward_segment(&self, index: usize, carry: Option<Tensor<3>>, batch: &MaeBatch) -> Tensor<3> {
-        let (encoder, run) = (self.layers.len(), |hidden| TransformerInput::new(hidden));
+        let encoder = self.layers.len();
         let hidden = carry.unwrap_or_else(|| self.enter(batch));
         if let Some(layer) = self.layers.get(index) {
-            return layer.forward(run(hidden)).hidden;
+            return layer.forward(TransformerInput::new(hidden)).hidden;
         }
         let hidden = match index == encoder {
             true => self.decoder.enter(self.norm.forward(hidden), &self.masking(batch)),
             false => hidden,
         };
         match self.decoder.layers.get(index - encoder) {
-            Some(layer) => layer.forward(run(hidden)).hidden,
+            Some(layer) => layer.forward(TransformerInput::new(hidden)).hidden,
             None => self.decoder.leave(hidden),
         }
     }
