@@ -11,7 +11,8 @@
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
 //! - [`vit`]: ViT, an image as a sequence of patches;
-//! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches.
+//! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches;
+//! - [`swin`]: Swin and Swin V2, patches that attend to each other in windows.
 #![warn(missing_docs)]
 
 mod rows;
@@ -27,12 +28,14 @@ pub mod vision;
 pub mod resnet;
 pub mod vit;
 pub mod mae;
+pub mod swin;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
 pub use resnet::{ResNet, ResNetConfig};
+pub use swin::{Swin, SwinConfig, SwinVersion};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,

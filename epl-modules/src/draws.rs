@@ -32,9 +32,19 @@ impl Draws {
     /// The numbers of the next call for the elements of a tensor, whose first index along `dim` is `offset` in the whole
     /// tensor; `None` outside training. Of its dims at least the first is given.
     pub(crate) fn next_elements(&self, dims: &[usize], dim: usize, offset: usize) -> Option<Elements> {
+        self.next_elements_of_parts(dims, 1, (dim, offset))
+    }
+
+    /// The same of a tensor that has several rows of each sample, one after the other: so many.
+    pub(crate) fn next_elements_of_parts(
+        &self,
+        dims: &[usize],
+        parts: usize,
+        (dim, offset): (usize, usize),
+    ) -> Option<Elements> {
         let (noise, samples) = self.next_call()?;
-        self.check_rows(dims[0], samples.len());
-        Some(Elements { rows: Rows::Samples { noise, samples }, dim, offset })
+        self.check_rows(dims[0], samples.len() * parts);
+        Some(Elements { rows: Rows::Samples { noise, samples, parts }, dim, offset })
     }
 
     /// Refuses another number of rows than there are samples.
@@ -61,8 +71,13 @@ pub(crate) struct Elements {
 /// How the rows along the last dim are named.
 #[derive(Clone, Debug)]
 enum Rows {
-    /// By the sample, then by the coordinates up to the last one.
-    Samples { noise: Noise, samples: Arc<[u64]> },
+    /// By the sample and its part, then by the coordinates up to the last one.
+    Samples {
+        noise: Noise,
+        samples: Arc<[u64]>,
+        /// How many there are of a sample along dim 0.
+        parts: usize,
+    },
     /// One after the other.
     Listed(Arc<[Row]>),
     /// One after the other, as numbers on a device. Shape `[rows]`.
@@ -73,7 +88,7 @@ impl Elements {
     /// Of a whole tensor of these samples.
     #[cfg(test)]
     pub(crate) fn of_samples(noise: Noise, samples: Arc<[u64]>) -> Self {
-        Self { rows: Rows::Samples { noise, samples }, dim: 0, offset: 0 }
+        Self { rows: Rows::Samples { noise, samples, parts: 1 }, dim: 0, offset: 0 }
     }
 
     /// Of a tensor of D dims with these rows along the last one, in which its first element has number `offset`. The rows are
@@ -102,13 +117,17 @@ impl Elements {
 
     /// The random numbers of row `row`, of all rows along the last dim of a tensor of this shape.
     pub(crate) fn row<const D: usize>(&self, shape: [usize; D], row: usize) -> Row {
-        let (noise, samples) = match &self.rows {
-            Rows::Samples { noise, samples } => (noise, samples),
+        let (noise, samples, parts) = match &self.rows {
+            Rows::Samples { noise, samples, parts } => (noise, samples, *parts),
             Rows::Listed(rows) => return rows[row],
             Rows::OnDevice(_) => unreachable!("elements in host memory have their rows there"),
         };
         let inside: usize = shape[1..D.max(2) - 1].iter().product();
-        let mut numbers = noise.sample(samples[row / inside]);
+        let outside = row / inside;
+        let mut numbers = noise.sample(samples[outside / parts]);
+        if parts > 1 {
+            numbers = numbers.at(outside % parts);
+        }
         let (mut rest, mut below) = (row % inside, inside);
         for (dim, extent) in shape.iter().enumerate().take(D.max(2) - 1).skip(1) {
             below /= extent;

@@ -99,7 +99,12 @@ impl Dropout {
     /// The mask of the next call, for a tensor of which at least the first of its dims is given; `None` when nothing is
     /// dropped.
     pub(crate) fn mask(&self, dims: &[usize], dim: usize, offset: usize) -> Option<Mask> {
-        let elements = self.drops().then(|| self.draws.next_elements(dims, dim, offset))??;
+        self.mask_of_parts(dims, 1, (dim, offset))
+    }
+
+    /// The same of a tensor that has several rows of each sample, one after the other: so many.
+    pub(crate) fn mask_of_parts(&self, dims: &[usize], parts: usize, cut: (usize, usize)) -> Option<Mask> {
+        let elements = self.drops().then(|| self.draws.next_elements_of_parts(dims, parts, cut))??;
         Some(Mask { keep: Keep::new(self.prob), elements })
     }
 

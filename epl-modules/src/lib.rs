@@ -10,13 +10,13 @@
 //!
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
-//! | [`Dropout`], [`Activation`] | nothing |
+//! | [`Dropout`], [`DropPath`], [`Activation`] | nothing |
 //! | [`RmsNorm`], [`LayerNorm`], [`Norm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitConv2d`] | output channels, or input channels |
 //! | [`SplitEmbedding`] | rows of the vocabulary, which are columns of a tied head |
 //! | [`SplitClassifier`] | classes; behind a [`Bridge`] where the ranks run different rows |
-//! | [`MultiHeadAttention`], [`RelativeBias`] | heads |
+//! | [`MultiHeadAttention`], [`RelativeBias`], [`WindowBias`] | heads |
 //! | [`ParallelMlp`] | hidden features |
 //! | [`Moe`] | hidden features; of the expert axis: experts |
 //! | [`TransformerLayer`] | what its parts hold |
@@ -36,10 +36,10 @@
 //! | [`ReplicatedConv2d`], [`SplitConv2d`] | half | half | the same; on the host all |
 //! | [`SplitEmbedding`], [`lookup`](embedding::lookup) | half | half | the sums over positions in the gradient |
 //! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`] | f32, and the running statistics | that of the input | all |
-//! | [`Dropout`] | | that of the input | all; the mask has no type |
+//! | [`Dropout`], [`DropPath`] | | that of the input | all; the mask has no type |
 //! | [`Activation`] | | that of the input | all |
-//! | [`MultiHeadAttention`] | half, norms f32 | half | norms, rotation by positions, each rounded once; scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
-//! | [`RelativeBias`] | f32 | f32 | all; attention takes a bias of any type |
+//! | [`MultiHeadAttention`] | half, norms and scales of heads f32 | half | norms, cosines, rotation by positions, each rounded once; scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
+//! | [`RelativeBias`], [`WindowBias`] | f32 | f32 | all; attention takes a bias of any type |
 //! | [`ParallelMlp`] | half | half | as its parts |
 //! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts, on the host the sums over a token's experts in the gradient; not their products |
 //! | [`TransformerLayer`] | as its parts | half | as its parts |
@@ -83,6 +83,7 @@ mod of_epl;
 pub mod global;
 pub mod activation;
 pub mod dropout;
+mod drop_path;
 pub mod norm;
 pub mod linear;
 pub mod conv;
@@ -101,13 +102,14 @@ pub mod nn;
 pub use activation::Activation;
 pub use argmax::split_argmax;
 pub use attention::{
-    AttentionCache, AttentionInput, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias, RelativeBiasConfig,
-    RotaryConfig, RotaryScaling,
+    AttentionCache, AttentionInput, DistanceNetwork, MultiHeadAttention, MultiHeadAttentionConfig, RelativeBias,
+    RelativeBiasConfig, RotaryConfig, RotaryScaling, WindowBias, WindowBiasConfig, Windows,
 };
 pub use bridge::{Bridge, Crossing};
 pub use classifier::{SplitClassifier, SplitClassifierConfig};
 pub use conv::{ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d, SplitConv2dConfig, SplitConvInput};
 pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
+pub use drop_path::{DropPath, DropPathConfig};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};
 pub use global::{GlobalTensor, Layout, Placement, Sbp};

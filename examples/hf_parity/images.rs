@@ -9,6 +9,7 @@ use epl::data::Rows;
 use epl::models::huggingface::{Names, Reference, read_io};
 use epl::models::mae::{self, MaeBatch, MaeNames};
 use epl::models::resnet::{self, ResNet, ResNetNames};
+use epl::models::swin::{self, Swin, SwinNames};
 use epl::models::vision::{ImageBatch, reference_batch};
 use epl::models::vit::{self, ViT, ViTNames};
 use epl::{Engine, EngineSettings, Epl, LaidOutModel, Model, ModelOutput, Plan};
@@ -41,6 +42,19 @@ pub fn vit(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Erro
         vit::export(&model, &trained.parameters, to)?;
     }
     compared(folder, export, &computed, &ViTNames::new(&weights), vit::measured_beside)
+}
+
+pub fn swin(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
+    let (weights, model) = swin::open(folder)?;
+    let build = |epl: &Epl| {
+        let load = |model, plan: &Plan| Ok(swin::load(model, plan.records(), &weights)?);
+        epl.build(|place| model.init_split(place))?.try_map(load)
+    };
+    let computed = run((folder, layout), export.is_some(), build, classified, Swin::logits_of)?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        swin::export(&model, &trained.parameters, to)?;
+    }
+    compared(folder, export, &computed, &SwinNames::new(model.version, &weights), vit::measured_beside)
 }
 
 pub fn mae(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {

@@ -74,6 +74,7 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
         "gpt2" | "llama" | "qwen3" | "mixtral" | "qwen3_moe" => decoder::check(folder, layout, export),
         "resnet" => images::resnet(folder, layout, export),
         "vit" => images::vit(folder, layout, export),
+        "swin" | "swinv2" => images::swin(folder, layout, export),
         "vit_mae" => images::mae(folder, layout, export),
         _ => t5::check(folder, layout, export),
     }

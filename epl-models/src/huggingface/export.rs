@@ -221,6 +221,15 @@ pub(crate) fn class_names(classes: usize) -> Map<String, Value> {
     Map::from_iter([("id2label".to_string(), names.into()), ("label2id".to_string(), numbers.into())])
 }
 
+/// What `transformers` says of a model with so many stages, of which the last one's output counts.
+pub(crate) fn stage_names(stages: usize) -> Map<String, Value> {
+    let named = (1..=stages).map(|stage| format!("stage{stage}"));
+    let names: Vec<String> = ["stem".to_string()].into_iter().chain(named).collect();
+    let (last, index) = (vec![names[stages].clone()], vec![stages]);
+    let keys = [("out_features", last.into()), ("out_indices", index.into()), ("stage_names", names.into())];
+    keys.into_iter().map(|(key, value): (_, Value)| (key.to_string(), value)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,7 +35,7 @@ pub mod reference;
 pub use assign::{Names, load};
 pub use error::{Error, Result, WrongShape};
 pub use export::Exported;
-pub(crate) use export::class_names;
+pub(crate) use export::{class_names, stage_names};
 pub use folder::Folder;
 pub use imported::Imported;
 pub use json_config::JsonConfig;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::{ResNetConfig, ResNetLayer};
 use super::names::ResNetNames;
-use crate::huggingface::{Error, Exported, Names, Result, Source, class_names, export};
+use crate::huggingface::{Error, Exported, Names, Result, Source, class_names, export, stage_names};
 
 /// What `transformers` adds to the variance inside its norms, and cannot be told.
 const EPSILON: f64 = 1e-5;
@@ -51,9 +51,6 @@ impl ResNetConfig {
             let reason = format!("is {:e}, and `transformers` adds {EPSILON:e}, whatever is asked for", self.epsilon);
             return Err(Error::export("epsilon", reason));
         }
-        let stages = self.depths.len();
-        let named = (1..=stages).map(|stage| format!("stage{stage}"));
-        let names: Vec<String> = ["stem".to_string()].into_iter().chain(named).collect();
         let layer = match self.layer {
             ResNetLayer::Basic => "basic",
             ResNetLayer::Bottleneck => "bottleneck",
@@ -70,11 +67,9 @@ impl ResNetConfig {
             "hidden_act": "relu",
             "downsample_in_first_stage": self.downsample_in_first_stage,
             "downsample_in_bottleneck": self.downsample_in_bottleneck,
-            "out_features": [names[stages]],
-            "out_indices": [stages],
-            "stage_names": names,
         });
         let Value::Object(mut keys) = keys else { return Ok(Map::new()) };
+        keys.append(&mut stage_names(self.depths.len()));
         keys.append(&mut class_names(self.classes));
         Ok(keys)
     }

@@ -10,7 +10,7 @@
 //! - [`shapes`]: images by rule: coloured shapes, split in training and held-out images;
 //! - [`folder`]: images from files, a folder a class;
 //! - [`batch`]: images as normalised tensors;
-//! - [`class_layer`]: from features to logits;
+//! - `patches`: from images to patches; [`class_layer`]: from features to logits;
 //! - [`mod@reference`]: what is stored beside a model of images.
 //!
 //! What a user can get wrong comes back as [`Error`].
@@ -22,6 +22,7 @@ pub mod image;
 pub mod shapes;
 pub mod folder;
 pub mod batch;
+mod patches;
 pub mod class_layer;
 pub mod reference;
 
@@ -32,5 +33,6 @@ pub(crate) use class_layer::{class_loss, class_weights};
 pub use error::{Error, Result};
 pub use folder::{ImageFolder, ImageFolderConfig};
 pub use image::LabelledImage;
+pub(crate) use patches::patches;
 pub use reference::reference_batch;
 pub use shapes::{Shapes, ShapesConfig, ShapesSplit};

@@ -50,11 +50,16 @@ pub(super) fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
     {
         refuse(format!("attention over {batch_size} x {keys} keys got a padding mask of {padding:?}"));
     }
-    let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && (dims[0] == 1 || dims[0] == batch_size);
+    let windows = input.windows;
+    if windows == 0 || !batch_size.is_multiple_of(windows) {
+        refuse(format!("attention of {batch_size} sequences is not that of samples with {windows} windows each"));
+    }
+    let fits = |dims: &[usize; 4]| dims[1..] == scores[1..] && [1, windows, batch_size].contains(&dims[0]);
     if let Some(bias) = input.bias.as_ref().map(|bias| bias.dims()).filter(|dims| !fits(dims)) {
+        let of_each = if windows > 1 { format!(", {windows}") } else { String::new() };
         refuse(format!(
             "attention with {heads} local heads, {queries} queries and {keys} keys got a bias of {bias:?}; it takes \
-             [1 or {batch_size}, {heads}, {queries}, {keys}]"
+             [1{of_each} or {batch_size}, {heads}, {queries}, {keys}]"
         ));
     }
 }

@@ -30,6 +30,11 @@ impl Inputs {
         [self.key.dims()[3], self.value.dims()[3]]
     }
 
+    /// How many sequences that follow each other have biases of their own, after which the biases begin anew.
+    pub fn biased(&self) -> usize {
+        self.bias.as_ref().map_or(1, |bias| bias.dims()[0])
+    }
+
     /// How many heads of queries share one of keys and values.
     pub fn shared(&self) -> usize {
         self.query.dims()[1] / self.key.dims()[1]

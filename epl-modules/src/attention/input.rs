@@ -17,6 +17,8 @@ pub struct AttentionInput {
     pub(super) padding: Option<Tensor<2, Bool>>,
     pub(super) causal: bool,
     pub(super) bias: Option<Tensor<4>>,
+    /// The sequences of a sample.
+    pub(super) windows: usize,
 }
 
 impl AttentionInput {
@@ -26,7 +28,7 @@ impl AttentionInput {
     ///
     /// - query: `[batch_size, seq_length, d_model]`
     pub fn self_attention(query: impl Into<Operand<3>>) -> Self {
-        Self { query: query.into(), memory: None, padding: None, causal: false, bias: None }
+        Self { query: query.into(), memory: None, padding: None, causal: false, bias: None, windows: 1 }
     }
 
     /// Every position attends to every position of another sequence.
@@ -64,10 +66,17 @@ impl AttentionInput {
     ///
     /// # Shapes
     ///
-    /// - bias: `[1 or batch_size, local heads, queries, keys]`
+    /// - bias: `[1 or batch_size, local heads, queries, keys]`; of [windows](Self::in_windows) also one for each of a sample's
     #[must_use]
     pub fn with_bias(mut self, bias: Tensor<4>) -> Self {
         self.bias = Some(bias);
+        self
+    }
+
+    /// The sequences are windows of samples, so many of each, one after the other: see [`Windows`](super::Windows).
+    #[must_use]
+    pub fn in_windows(mut self, windows: usize) -> Self {
+        self.windows = windows;
         self
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! A rank computes whole heads, so nothing crosses the axis between the two all-reduces (one in forward, one in
 //! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms
-//! and the rotation by positions (`rotary`) are options.
+//! and the rotation by positions (`rotary`) are options; so are windows (`windows`, `window_bias`), each of which attends to itself.
 
 mod cache;
 mod input;
@@ -21,11 +21,15 @@ mod on_host;
 mod scaled_dot_product;
 mod multi_head;
 mod relative_bias;
+mod windows;
+mod window_bias;
 
 pub use cache::AttentionCache;
 pub use input::AttentionInput;
 pub use multi_head::{MultiHeadAttention, MultiHeadAttentionConfig};
 pub use relative_bias::{RelativeBias, RelativeBiasConfig};
 pub use rotary::{RotaryConfig, RotaryScaling};
+pub use window_bias::{DistanceNetwork, WindowBias, WindowBiasConfig};
+pub use windows::Windows;
 
 pub(crate) use checks::check_heads;

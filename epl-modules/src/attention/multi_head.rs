@@ -1,10 +1,12 @@
 //! Multi-head attention whose heads are split over the tensor axis.
 
 use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{Copied, ProcessGroup, Split, shard_range};
+use epl_core::model::precision::in_wide;
+use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::cache::AttentionCache;
@@ -42,9 +44,15 @@ pub struct MultiHeadAttentionConfig {
     /// Whether the four linear layers have a bias. Default: true
     #[config(default = true)]
     pub bias: bool,
+    /// Whether that of the keys has one, where it differs from the others. Default: `bias`
+    pub key_bias: Option<bool>,
     /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
     #[config(default = true)]
     pub scale: bool,
+    /// Whether scores are, in place of that scale, the cosines of queries and keys times e to a learned number of each head, at
+    /// most 100 ([arXiv:2111.09883](https://arxiv.org/abs/2111.09883)). Default: false
+    #[config(default = false)]
+    pub cosine: bool,
     /// How the parameters get their first values. Default: as Burn's `Linear`
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
@@ -78,6 +86,8 @@ pub struct MultiHeadAttention {
     pub query_norm: Option<RmsNorm>,
     /// The norm of each head's key; its scale `[head_dim]` is that of all heads.
     pub key_norm: Option<RmsNorm>,
+    /// Of scores that are cosines: the logarithm of what those of a head are multiplied by. This rank's part of `[n_heads, 1, 1]`
+    pub logit_scale: Option<Param<Tensor<3>>>,
     /// Dropout of the attention weights.
     pub dropout: Dropout,
     /// The size of the input and output features.
@@ -112,7 +122,7 @@ impl MultiHeadAttentionConfig {
         let linear = |name: &str, initializer: &Option<Initializer>, (d_input, d_output), cut| {
             SplitLinearConfig::new(d_input, d_output)
                 .with_cut(cut)
-                .with_bias(self.bias)
+                .with_bias(self.key_bias.filter(|_| name == "key").unwrap_or(self.bias))
                 .with_initializer(initializer.as_ref().unwrap_or(&self.initializer).clone())
                 .with_bias_initializer(self.bias_initializer.clone())
                 .init(&place.child(name))
@@ -120,6 +130,10 @@ impl MultiHeadAttentionConfig {
         let norm = |name: &str| {
             let init = |epsilon| RmsNormConfig::new(head_dim).with_epsilon(epsilon).init(&place.child(name));
             self.qk_norm.map(init)
+        };
+        let logit_scale = || {
+            let first = Initializer::Constant { value: 10_f64.ln() };
+            place.full_precision(place.split_param([self.n_heads, 1, 1], &[(Axis::Tensor, 0)], first))
         };
         let columns = (self.d_model, n_kv_heads * head_dim);
         MultiHeadAttention {
@@ -129,12 +143,13 @@ impl MultiHeadAttentionConfig {
             output: linear("output", &self.output_initializer, (inner, self.d_model), LinearCut::Row),
             query_norm: norm("query_norm"),
             key_norm: norm("key_norm"),
+            logit_scale: self.cosine.then(logit_scale),
             dropout: DropoutConfig::new(self.dropout).init(place),
             d_model: self.d_model,
             n_heads: self.n_heads,
             n_kv_heads,
             head_dim,
-            scale: if self.scale { (head_dim as f64).powf(-0.5) } else { 1.0 },
+            scale: if self.scale && !self.cosine { (head_dim as f64).powf(-0.5) } else { 1.0 },
             rotary: self.rotary.map(|rotary| Rotary::new(&rotary, head_dim, place.path())),
             context: place.context().clone(),
         }
@@ -231,11 +246,22 @@ impl MultiHeadAttention {
     }
 
     fn queries(&self, source: Copied<3>, angles: Option<&Angles>) -> Tensor<4> {
-        self.heads(self.query.forward(source), self.query_norm.as_ref(), angles)
+        let queries = self.heads(self.query.forward(source), self.query_norm.as_ref(), angles);
+        match &self.logit_scale {
+            Some(scale) => {
+                let scale = scale.val().clamp_max(100_f64.ln()).exp().unsqueeze::<4>();
+                in_wide(queries, |queries| {
+                    let dtype = queries.dtype();
+                    of_length_one(queries) * scale.cast(dtype)
+                })
+            }
+            None => queries,
+        }
     }
 
     fn keys_values(&self, source: Copied<3>, angles: Option<&Angles>) -> (Tensor<4>, Tensor<4>) {
         let keys = self.heads(self.key.forward(source.clone()), self.key_norm.as_ref(), angles);
+        let keys = if self.logit_scale.is_some() { in_wide(keys, of_length_one) } else { keys };
         (keys, self.heads(self.value.forward(source), None, None))
     }
 
@@ -263,7 +289,7 @@ impl MultiHeadAttention {
             scale: self.scale,
             causal: input.causal,
             padding: input.padding,
-            dropout: self.dropout.mask(&[batch_size], 1, first_head),
+            dropout: self.dropout.mask_of_parts(&[batch_size], input.windows, (1, first_head)),
         };
         // Of the scores and of the weighted values, each 2.
         let pairs = (batch_size * self.n_heads) as f64 * (queries * positions) as f64;
@@ -272,6 +298,13 @@ impl MultiHeadAttention {
         let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
         self.output.forward(Split::from_local(context, 2, self.n_heads * self.head_dim, self.group()))
     }
+}
+
+/// Vectors along the last dim, divided by their lengths; a length below 1e-12 counts as that.
+fn of_length_one(x: Tensor<4>) -> Tensor<4> {
+    // Bounded before the root, whose slope at zero is infinite.
+    let lengths = (x.clone() * x.clone()).sum_dim(3).clamp_min(1e-24).sqrt();
+    x / lengths
 }
 
 impl ModuleDisplay for MultiHeadAttention {
@@ -287,6 +320,7 @@ impl ModuleDisplay for MultiHeadAttention {
             .add("head_dim", &self.head_dim)
             .add("rotary", &self.rotary.is_some())
             .add("qk_norm", &self.query_norm.is_some())
+            .add("cosine", &self.logit_scale.is_some())
             .add("dropout", &self.dropout.prob)
             .add("scale", &self.scale)
             .add("placement", placement::split(self.group(), "head", self.n_heads).as_str())

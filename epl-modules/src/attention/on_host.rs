@@ -51,7 +51,7 @@ struct Views<T> {
     query: View<T>,
     key: View<T>,
     value: View<T>,
-    /// `[1 or batch_size, heads, queries, keys]`
+    /// `[biases, heads, queries, keys]`, begun anew after so many sequences
     bias: Option<View<T>>,
     /// 0 or -∞, `[batch_size, keys]`
     padding: Option<Vec<T>>,
@@ -381,13 +381,12 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         key: interleaved(key, of_parts(of_key)),
         value: interleaved(value, of_parts(of_value)),
     };
-    let group = match bias {
-        Some(bias) if bias.dims()[0] == 1 => batch_size.div_ceil(TASKS),
-        _ => 1,
+    let groups = match bias {
+        Some(_) => Groups::new(batch_size, inputs.biased()),
+        None => Groups { biases: batch_size, size: 1 },
     };
-    let groups = batch_size.div_ceil(group);
-    let mut of_bias = vec![T::ZERO; if bias.is_some() { groups * heads * queries * keys } else { 0 }];
-    let tasks = tasks(&call, &parts, group, outputs, &mut of_bias);
+    let mut of_bias = vec![T::ZERO; if bias.is_some() { groups.count(batch_size) * heads * queries * keys } else { 0 }];
+    let tasks = tasks(&call, &parts, groups, outputs, &mut of_bias);
     host::each(call.is_worth_it(), tasks, |(tasks, mut of_bias)| {
         for task in tasks {
             let grad = grads[task.part.head];
@@ -418,6 +417,29 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
 /// the bias that are the part's.
 type GroupTask<'a, T> = (Vec<PartTask<'a, T>>, Option<&'a mut [T]>);
 
+/// Which sequences one thread takes after the other: of those that share a bias so many.
+#[derive(Clone, Copy)]
+struct Groups {
+    /// After so many sequences the biases begin anew.
+    biases: usize,
+    size: usize,
+}
+
+impl Groups {
+    fn new(batch_size: usize, biases: usize) -> Self {
+        Self { biases, size: (batch_size / biases).div_ceil(TASKS.div_ceil(biases)) }
+    }
+
+    fn count(&self, batch_size: usize) -> usize {
+        (batch_size / self.biases).div_ceil(self.size) * self.biases
+    }
+
+    /// The group of a sequence.
+    fn of(&self, sequence: usize) -> usize {
+        sequence / self.biases / self.size * self.biases + sequence % self.biases
+    }
+}
+
 /// Where the gradients of queries go, by head and part; those of keys, and of values, by part and head.
 struct Outputs<'a, T> {
     query: Vec<Vec<Output<'a, T>>>,
@@ -425,16 +447,16 @@ struct Outputs<'a, T> {
     value: Vec<Output<'a, T>>,
 }
 
-/// All tasks, for so many sequences a group.
+/// All tasks.
 fn tasks<'a, T: Real>(
     call: &Call<'_, T>,
     parts: &[Range<usize>],
-    group: usize,
+    groups: Groups,
     outputs: Outputs<'a, T>,
     mut of_bias: &'a mut [T],
 ) -> Vec<GroupTask<'a, T>> {
     let [batch_size, heads, _, keys] = call.shape;
-    let (count, has_bias) = (batch_size.div_ceil(group) * heads, !of_bias.is_empty());
+    let (count, has_bias) = (groups.count(batch_size) * heads, !of_bias.is_empty());
     let mut tasks: Vec<GroupTask<'a, T>> = Vec::new();
     for _ in 0..count {
         for queries in parts {
@@ -456,7 +478,7 @@ fn tasks<'a, T: Real>(
         for (index, (queries, query)) in parts.iter().zip(rows).enumerate() {
             let part = Part { head, queries: queries.clone() };
             let task = PartTask { part, query, key: key(index, head), value: value(index, head) };
-            tasks[(sequence / group * heads + of_sequence) * parts.len() + index].0.push(task);
+            tasks[(groups.of(sequence) * heads + of_sequence) * parts.len() + index].0.push(task);
         }
     }
     tasks

@@ -135,15 +135,21 @@ fn biases(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) ->
     match host_float(&table) {
         Some(HostFloat::Single) => biases_on_host::<f32>(table, buckets, [queries, keys]),
         Some(HostFloat::Double) => biases_on_host::<f64>(table, buckets, [queries, keys]),
-        None => gathered_biases(table, &buckets, [queries, keys]),
+        None => {
+            let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
+            gathered_biases(table, (0..queries).flat_map(of_query).collect(), [queries, keys])
+        }
     }
 }
 
 /// One gather of the heads' rows: the result is contiguous, as attention wants it.
-fn gathered_biases(table: Tensor<2>, buckets: &[usize], [queries, keys]: [usize; 2]) -> Tensor<3> {
+///
+/// # Shapes
+///
+/// - table: `[n_buckets, heads]`, buckets of all pairs: `[queries * keys]`
+/// - output: `[heads, queries, keys]`
+pub(super) fn gathered_biases(table: Tensor<2>, of_pairs: Vec<i64>, [queries, keys]: [usize; 2]) -> Tensor<3> {
     let (heads, device) = (table.dims()[1], table.device());
-    let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
-    let of_pairs = (0..queries).flat_map(of_query).collect::<Vec<_>>();
     let of_pairs = Tensor::<1, Int>::from_data(TensorData::new(of_pairs, [queries * keys]), &device);
     table.transpose().select(1, of_pairs).reshape([heads, queries, keys])
 }
@@ -228,7 +234,9 @@ mod tests {
                 let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
                 (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
             };
-            let (expected, expected_gradient) = run(&|table| gathered_biases(table, &buckets, [queries, keys]));
+            let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
+            let of_pairs: Vec<i64> = (0..queries).flat_map(of_query).collect();
+            let (expected, expected_gradient) = run(&|table| gathered_biases(table, of_pairs.clone(), [queries, keys]));
             let on_threads = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
                 pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])))

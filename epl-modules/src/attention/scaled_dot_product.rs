@@ -19,7 +19,7 @@ use super::weighing::{SavedWeights, Weighing};
 /// # Shapes
 ///
 /// - query: `[batch_size, heads, queries, head_dim]`, key and value: `[batch_size, heads / shared, keys, head_dim]`
-/// - bias: `[1 or batch_size, heads, queries, keys]`
+/// - bias: `[biases, heads, queries, keys]`, whose number divides the batch size: after so many sequences they begin anew
 /// - output: `[batch_size, heads, queries, head_dim]`
 pub(super) fn attend(
     (query, key, value): (Tensor<4>, Tensor<4>, Tensor<4>),
@@ -49,7 +49,7 @@ pub(super) fn attend(
 /// What backward needs.
 enum Saved {
     Host(Inputs, Weighing),
-    /// The inputs without the bias, of which the number of sequences and the type is kept.
+    /// The inputs without the bias, of which the number and the type is kept.
     Elsewhere {
         inputs: Inputs,
         weights: SavedWeights,
@@ -94,10 +94,7 @@ impl Saved {
         let grad_weights = grad.clone().matmul(inputs.value.swap_dims(2, 3));
         let (grad_scores, kept) = weights.backward(apart(grad_weights, shared));
         let narrow = joined(grad_scores.clone().cast(dtype), shared);
-        let bias = bias.filter(|_| asks_bias).map(|(sequences, dtype)| {
-            let sum = if sequences == 1 { grad_scores.sum_dim(0) } else { grad_scores };
-            sum.cast(dtype)
-        });
+        let bias = bias.filter(|_| asks_bias).map(|(biases, dtype)| summed(grad_scores, biases).cast(dtype));
         Gradients {
             query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale),
             key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale),
@@ -105,6 +102,16 @@ impl Saved {
             bias,
         }
     }
+}
+
+/// The sum over sequences that share a bias, of which there are so many.
+fn summed(x: Tensor<4>, biases: usize) -> Tensor<4> {
+    let [batch_size, heads, queries, keys] = x.dims();
+    if biases == batch_size {
+        return x;
+    }
+    let apart = x.reshape([batch_size / biases.max(1), biases * heads, queries, keys]);
+    apart.sum_dim(0).reshape([biases, heads, queries, keys])
 }
 
 fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
@@ -149,13 +156,15 @@ mod tests {
     }
 
     /// One block and several, sizes that do not divide, queries that see no key, and nothing at all.
-    const SIZES: [[usize; 4]; 11] = [
+    const SIZES: [[usize; 4]; 13] = [
         [2, 3, 5, 19],
         [1, 1, 1, 1],
         [3, 2, 130, 130],
         [1, 2, 150, 700],
         [2, 4, 80, 2048],
         [11, 1, 40, 6],
+        [36, 1, 5, 6],
+        [12, 2, 40, 9],
         [2, 1, 9, 4],
         [1, 2, 150, 20],
         [2, 2, 0, 3],
@@ -174,8 +183,11 @@ mod tests {
 
     #[test]
     fn in_host_memory_it_is_what_tensor_operations_give() {
-        let cases = SIZES.into_iter().flat_map(|size| [None, Some(1), Some(size[0])].map(|biases| (size, biases)));
-        for (size, biases) in cases.filter(|(_, biases)| *biases != Some(0)) {
+        // Biases that begin anew after two sequences, and after half of them.
+        let counts = |size: [usize; 4]| [None, Some(1), Some(2), Some(size[0] / 2), Some(size[0])];
+        let cases = SIZES.into_iter().flat_map(|size| counts(size).map(|biases| (size, biases)));
+        let fits = |size: &[usize; 4], biases: usize| biases > 0 && size[0].is_multiple_of(biases);
+        for (size, biases) in cases.filter(|(size, biases)| biases.is_none_or(|biases| fits(size, biases))) {
             for (causal, masks) in [(false, false), (true, false), (false, true), (true, true)] {
                 let (inputs, weighing) = (inputs(size, biases, DType::F64), weighing(size, causal, masks));
                 let (ours, saved) = forward(copy(&inputs), weighing.clone());

@@ -10,7 +10,7 @@ impl Weighing {
     ///
     /// # Shapes
     ///
-    /// - scores: `[batch_size, heads, queries, keys]`, bias: `[1 or batch_size, heads, queries, keys]`
+    /// - scores: `[batch_size, heads, queries, keys]`, bias: `[biases, heads, queries, keys]`, begun anew after so many sequences
     pub(super) fn weigh(&self, scores: Tensor<4>, bias: Option<Tensor<4>>) -> Weights {
         let (narrow, scores) = (scores.dtype(), widen(scores));
         let (shape, device, dtype) = (scores.dims(), scores.device(), scores.dtype());
@@ -18,7 +18,7 @@ impl Weighing {
         let hidden = dtype.finfo().map_or(-1e4, |info| info.min);
         let scores = scores * self.scale;
         let scores = match bias {
-            Some(bias) => scores + bias.cast(dtype),
+            Some(bias) => biased(scores, bias.cast(dtype)),
             None => scores,
         };
         let softmax = match self.hidden(shape, &device) {
@@ -54,6 +54,16 @@ impl Weighing {
             (padding, later) => padding.or(later),
         }
     }
+}
+
+/// The scores with their biases, which begin anew after so many sequences as there are of them.
+fn biased(scores: Tensor<4>, bias: Tensor<4>) -> Tensor<4> {
+    let ([batch_size, heads, queries, keys], biases) = (scores.dims(), bias.dims()[0]);
+    if biases == 1 || biases == batch_size {
+        return scores + bias;
+    }
+    let apart = scores.reshape([batch_size / biases, biases * heads, queries, keys]);
+    (apart + bias.reshape([1, biases * heads, queries, keys])).reshape([batch_size, heads, queries, keys])
 }
 
 impl SavedWeights {

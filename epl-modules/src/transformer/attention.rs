@@ -6,7 +6,8 @@ use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
 use super::residual::NormOrder;
-use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, RotaryConfig};
+use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, RotaryConfig, Windows};
+use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::norm::Norm;
 
@@ -19,6 +20,8 @@ pub struct AttentionPart {
     pub heads: MultiHeadAttention,
     /// Dropout of what is added to the hidden states.
     pub dropout: Dropout,
+    /// Leaves out samples of what is added.
+    pub drop_path: DropPath,
     #[module(skip)]
     order: NormOrder,
 }
@@ -30,11 +33,12 @@ impl AttentionPart {
             norm: config.part_norm().init(&place.child("norm")),
             heads: config.heads(rotary).init(&place.child("heads")),
             dropout: DropoutConfig::new(config.dropout).init(place),
+            drop_path: DropPathConfig::new(config.drop_path).init(&place.child("drop_path")),
             order: config.norm_order,
         }
     }
 
-    /// Attends to what `input` makes of the states; with a cache, from new positions only.
+    /// Attends to what `input` makes of the states, and puts windows together again; with a cache, from new positions only.
     ///
     /// # Shapes
     ///
@@ -43,11 +47,18 @@ impl AttentionPart {
         &self,
         hidden: Tensor<3>,
         input: impl FnOnce(Tensor<3>) -> AttentionInput,
+        windows: Option<&Windows>,
         cache: Option<&mut AttentionCache>,
     ) -> Tensor<3> {
-        self.order.residual((&self.norm, &self.dropout), hidden, |states| match cache {
-            Some(cache) => self.heads.forward_cache(input(states), cache),
-            None => self.heads.forward(input(states)),
+        self.order.residual((&self.norm, &self.dropout, &self.drop_path), hidden, |states| {
+            let states = match cache {
+                Some(cache) => self.heads.forward_cache(input(states), cache),
+                None => self.heads.forward(input(states)),
+            };
+            match windows {
+                Some(windows) => windows.joined(states),
+                None => states,
+            }
         })
     }
 }

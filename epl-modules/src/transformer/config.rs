@@ -21,6 +21,8 @@ use crate::norm::{NormConfig, NormKind};
 /// | Llama | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries |
 /// | Qwen3 | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries, norms of queries and keys |
 /// | Mixtral, Qwen3-MoE | as Llama, Qwen3, with experts | | | | | | |
+/// | Swin | pre | LayerNorm | yes | GELU | no | no | in windows |
+/// | Swin V2 | post, before the residual | LayerNorm | yes | GELU | no | no | in windows, by cosines, no bias of keys |
 #[derive(Config, Debug)]
 pub struct TransformerLayerConfig {
     /// The size of the input and output features.
@@ -53,6 +55,9 @@ pub struct TransformerLayerConfig {
     /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
     #[config(default = true)]
     pub scale: bool,
+    /// Whether scores are cosines with a learned scale: see [`MultiHeadAttentionConfig::cosine`]. Default: false
+    #[config(default = false)]
+    pub cosine: bool,
     /// The function inside the feed-forward network, or inside the experts. Default: GELU
     #[config(default = "Activation::Gelu")]
     pub activation: Activation,
@@ -64,9 +69,14 @@ pub struct TransformerLayerConfig {
     pub bias: bool,
     /// Whether those of attention have one, where that differs from the dense network. Default: `bias`
     pub attention_bias: Option<bool>,
+    /// Whether that of the keys has one, where it differs from the rest of attention. Default: as they
+    pub key_bias: Option<bool>,
     /// The dropout probability of what every part adds to the hidden states. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
+    /// The probability with which a sample goes without what a part adds. Default: 0
+    #[config(default = 0.0)]
+    pub drop_path: f64,
     /// The dropout probability of the attention weights. Default: 0.1
     #[config(default = 0.1)]
     pub attention_dropout: f64,
@@ -124,6 +134,8 @@ impl TransformerLayerConfig {
             .with_qk_norm(self.qk_norm.then_some(self.epsilon))
             .with_dropout(self.attention_dropout)
             .with_bias(self.attention_bias.unwrap_or(self.bias))
+            .with_key_bias(self.key_bias)
+            .with_cosine(self.cosine)
             .with_scale(self.scale)
             .with_query_initializer(self.query_initializer.clone())
             .with_output_initializer(self.output_initializer.clone())

@@ -6,6 +6,7 @@ use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
 use super::residual::NormOrder;
+use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::mlp::ParallelMlp;
 use crate::moe::{Moe, RouterLosses, TokenMask};
@@ -22,6 +23,8 @@ pub struct FeedForwardPart {
     pub moe: Option<Moe>,
     /// Dropout of what is added to the hidden states.
     pub dropout: Dropout,
+    /// Leaves out samples of what is added.
+    pub drop_path: DropPath,
     #[module(skip)]
     order: NormOrder,
 }
@@ -34,6 +37,7 @@ impl FeedForwardPart {
             dense: experts.is_none().then(|| config.dense().init(&place.child("dense"))),
             moe: experts.map(|experts| config.moe(experts).init(&place.child("moe"))),
             dropout: DropoutConfig::new(config.dropout).init(place),
+            drop_path: DropPathConfig::new(config.drop_path).init(&place.child("drop_path")),
             order: config.norm_order,
         }
     }
@@ -60,7 +64,7 @@ impl FeedForwardPart {
             }
             states
         };
-        let hidden = self.order.residual((&self.norm, &self.dropout), hidden, network);
+        let hidden = self.order.residual((&self.norm, &self.dropout, &self.drop_path), hidden, network);
         (hidden, losses)
     }
 }

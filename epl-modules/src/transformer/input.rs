@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Tensor};
 
-use crate::attention::AttentionInput;
+use crate::attention::{AttentionInput, Windows};
 use crate::invalid::refuse;
 use crate::linear::Operand;
 use crate::moe::TokenMask;
@@ -24,6 +24,7 @@ pub(super) struct OwnPositions {
     pub(super) padding: Option<Tensor<2, Bool>>,
     causal: bool,
     bias: Option<Tensor<4>>,
+    pub(super) windows: Option<Windows>,
 }
 
 /// What a layer with cross-attention attends to.
@@ -73,6 +74,14 @@ impl TransformerInput {
         self
     }
 
+    /// A position attends to those of its window alone; the bias is that of a window's pairs, or of those of each of them. Padding
+    /// and a cache are of whole sequences, and go with no windows.
+    #[must_use]
+    pub fn in_windows(mut self, windows: Windows) -> Self {
+        self.own.windows = Some(windows);
+        self
+    }
+
     /// What cross-attention attends to, and where it is padding. A memory that many layers attend to is best
     /// [copied](epl_comm::copied) once, so that its gradient is reduced once.
     ///
@@ -99,7 +108,10 @@ impl TransformerInput {
 impl OwnPositions {
     /// The input of self-attention.
     pub(super) fn attend_from(self, states: Tensor<3>) -> AttentionInput {
-        let mut input = AttentionInput::self_attention(states);
+        let mut input = match &self.windows {
+            Some(windows) => AttentionInput::self_attention(windows.apart(states)).in_windows(windows.count()),
+            None => AttentionInput::self_attention(states),
+        };
         if let Some(padding) = self.padding {
             input = input.with_padding(padding);
         }

@@ -99,13 +99,20 @@ impl TransformerLayer {
 
     fn apply(&self, input: TransformerInput, cache: Option<&mut TransformerCache>) -> TransformerOutput {
         self.check_memory(&input);
+        if input.own.windows.is_some() && (cache.is_some() || input.own.padding.is_some()) {
+            refuse(
+                "a layer in windows got a cache or padding, which are of whole sequences: give it neither".to_string(),
+            );
+        }
         let TransformerInput { hidden, own, memory, tokens } = input;
         let [batch_size, positions, _] = hidden.dims();
         let padding = own.padding.clone();
         let (own_cache, memory_cache) = cache.map(|cache| (&mut cache.own, &mut cache.memory)).unzip();
-        let mut hidden = self.self_attention.forward(hidden, |states| own.attend_from(states), own_cache);
+        let windows = own.windows.clone();
+        let attend = |states| own.attend_from(states);
+        let mut hidden = self.self_attention.forward(hidden, attend, windows.as_ref(), own_cache);
         if let (Some(part), Some(memory)) = (&self.cross_attention, memory) {
-            hidden = part.forward(hidden, |states| memory.attend_from(states), memory_cache);
+            hidden = part.forward(hidden, |states| memory.attend_from(states), None, memory_cache);
         }
         let tokens = || routed_tokens(tokens, padding, [batch_size, positions]);
         let (hidden, losses) = self.feed_forward.forward(hidden, tokens);

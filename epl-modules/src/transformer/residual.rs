@@ -3,6 +3,7 @@
 use burn::config::Config;
 use burn::tensor::Tensor;
 
+use crate::drop_path::DropPath;
 use crate::dropout::Dropout;
 use crate::norm::Norm;
 
@@ -13,6 +14,8 @@ pub enum NormOrder {
     Pre,
     /// `norm(x + dropout(f(x)))`
     Post,
+    /// `x + norm(dropout(f(x)))`, as in Swin V2.
+    PostResidual,
 }
 
 impl NormOrder {
@@ -23,13 +26,14 @@ impl NormOrder {
     /// - x, output, input and output of `f`: `[batch_size, positions, d_model]`
     pub(super) fn residual(
         self,
-        (norm, dropout): (&Norm, &Dropout),
+        (norm, dropout, drop_path): (&Norm, &Dropout, &DropPath),
         x: Tensor<3>,
         f: impl FnOnce(Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         match self {
-            Self::Pre => x.clone() + dropout.forward(f(norm.forward(x))),
-            Self::Post => norm.forward(x.clone() + dropout.forward(f(x))),
+            Self::Pre => x.clone() + drop_path.forward(dropout.forward(f(norm.forward(x)))),
+            Self::Post => norm.forward(x.clone() + drop_path.forward(dropout.forward(f(x)))),
+            Self::PostResidual => x.clone() + drop_path.forward(norm.forward(dropout.forward(f(x)))),
         }
     }
 }

@@ -9,6 +9,7 @@ use epl::models::bert::{self, BertConfig, MaskedLanguage, Pretraining, QuestionA
 use epl::models::decoder::{self, DecoderConfig};
 use epl::models::mae::{self, MaeConfig};
 use epl::models::resnet::{self, ResNetConfig};
+use epl::models::swin::{self, SwinConfig};
 use epl::models::t5::{self, T5Config};
 use epl::models::vit::{self, ViTConfig};
 use epl::tensors::{StoredParameters, save_burnpack, save_safetensors};
@@ -34,6 +35,8 @@ pub enum Model {
     Resnet,
     /// ViT that classifies images.
     Vit,
+    /// Swin or Swin V2 that classifies images.
+    Swin,
     /// MAE.
     Mae,
     /// GPT-2, Llama, Qwen3, Mixtral or Qwen3-MoE, as its configuration says.
@@ -58,6 +61,7 @@ pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option
         Model::Decoder => decoder::export(&parsed::<DecoderConfig>(said)?, &stored, to)?,
         Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
         Model::Vit => vit::export(&parsed::<ViTConfig>(said)?, &stored, to)?,
+        Model::Swin => swin::export(&parsed::<SwinConfig>(said)?, &stored, to)?,
     }
     Ok(())
 }

@@ -21,13 +21,13 @@ use epl_models::huggingface::{self, Folder, read_io};
 use epl_models::resnet::{self, ResNetConfig};
 use epl_models::t5::{self, T5Batcher};
 use epl_models::vision::{ImageBatch, reference_batch};
-use epl_models::vit;
+use epl_models::{swin, vit};
 use serde_json::Value;
 use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 16] = [
+const FIXTURES: [&str; 18] = [
     "t5",
     "t5-v1_1",
     "switch",
@@ -37,6 +37,8 @@ const FIXTURES: [&str; 16] = [
     "roberta",
     "resnet",
     "vit",
+    "swin",
+    "swinv2-filled",
     "gpt2",
     "llama",
     "llama3",
@@ -96,6 +98,16 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
                 model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
             })
         }
+        "swin" | "swinv2-filled" => {
+            let (folder, config) = swin::open(path)?;
+            let load = |model, plan: &Plan| Ok(swin::load(model, plan.records(), &folder)?);
+            let built = epl.build(|at| config.init(at))?.try_map(load)?;
+            let whole = reference_batch(&reference, epl.place())?;
+            let rows = whole.host_labels.len();
+            trained(built, steps, rows, images(whole), |model, batch| {
+                model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
+            })
+        }
         "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" | "qwen3-moe-dense" => {
             let (folder, config) = decoder::open(path)?;
             let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &folder)?);
@@ -141,6 +153,7 @@ fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Re
             decoder::export(&decoder::open(fixture(name))?.1, tensors, to)
         }
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
+        "swin" | "swinv2-filled" => swin::export(&swin::open(fixture(name))?.1, tensors, to),
         "vit" => vit::export(&vit::open(fixture(name))?.1, tensors, to),
         _ => t5::export(&t5::open(fixture(name))?.1, tensors, to),
     }

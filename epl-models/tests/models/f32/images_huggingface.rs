@@ -1,4 +1,4 @@
-//! ResNet and ViT equal what `transformers` computed: logits, loss and every gradient.
+//! ResNet, ViT and Swin equal what `transformers` computed: logits, loss and every gradient.
 //!
 //! It computed them in evaluation mode, so the statistics of a ResNet's norms are the stored running ones.
 
@@ -13,6 +13,7 @@ use epl_core::{Epl, LaidOutModel, Model, Plan, Result, launch};
 use epl_models::ViTConfig;
 use epl_models::huggingface::{Folder, Names, Reference, read_io};
 use epl_models::resnet::{self, ResNet, ResNetConfig, ResNetLayer, ResNetNames};
+use epl_models::swin::{self, Swin, SwinNames};
 use epl_models::vision::{ClassLayer, ImageBatch, reference_batch};
 use epl_models::vit::{self, ViT, ViTNames};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
@@ -35,6 +36,15 @@ const RESNET: Case<'_> = Case { name: "resnet", gradients: 3 * 20 + 2 };
 /// Of two layers four products with biases in attention, two in the network and two norms; of the patches a product with its bias, the
 /// class token and the positions; the last norm, and the class layer.
 const VIT: Case<'_> = Case { name: "vit", gradients: 2 * 16 + 4 + 2 + 2 };
+
+/// Of two stages of two blocks as many as a ViT's layer, and a table or the network and the scale of heads without a bias of keys;
+/// what merges; of the patches a product with its bias and a norm, perhaps positions; the last norm, and the class layer.
+const SWINS: [Case<'_>; 4] = [
+    Case { name: "swin", gradients: 4 * (16 + 1) + 3 + 4 + 2 + 2 },
+    Case { name: "swinv2", gradients: 4 * (15 + 4) + 3 + 4 + 2 + 2 },
+    Case { name: "swin-filled", gradients: 4 * (16 + 1) + 3 + 5 + 2 + 2 },
+    Case { name: "swinv2-filled", gradients: 5 * (15 + 4) + 6 + 4 + 2 + 2 },
+];
 
 /// The largest errors of one rank, by what they are errors of.
 fn errors<M: Model<Batch = ImageBatch>>(
@@ -102,6 +112,12 @@ fn check(case: &Case<'_>, mesh: (usize, usize, usize), stages: usize, split: boo
                 }
             }
         }
+        name if name.starts_with("swin") => {
+            let (folder, config) = swin::open(&path)?;
+            let load = |model, plan: &Plan| Ok(swin::load(model, plan.records(), &folder)?);
+            let built = epl.build(|at| config.init_split(at))?.try_map(load)?;
+            errors(&epl, &reference, built, Swin::forward, &SwinNames::new(config.version, &folder))
+        }
         _ => {
             let (folder, config) = vit::open(&path)?;
             let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &folder)?);
@@ -146,6 +162,16 @@ fn rows_over_the_data_axis_and_layers_over_stages() {
     check(&VIT, (2, 1, 1), 1, true);
     check(&VIT, (1, 1, 1), 2, true);
     check(&VIT, (1, 2, 1), 3, true);
+}
+
+#[test]
+fn windows_of_one_rank_and_of_several() {
+    for case in &SWINS {
+        check(case, (1, 1, 1), 1, true);
+        check(case, (2, 2, 1), 1, true);
+    }
+    check(&SWINS[0], (1, 1, 1), 2, true);
+    check(&SWINS[3], (1, 2, 1), 3, true);
 }
 
 #[test]

@@ -3,5 +3,6 @@
 mod bert;
 mod mae;
 mod resnet;
+mod swin;
 mod t5;
 mod vit;

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 use epl_core::{Epl, Pass, testing};
-use epl_modules::{Dropout, DropoutConfig};
+use epl_modules::{DropPathConfig, Dropout, DropoutConfig};
 
 fn on_one_rank(f: impl Fn(&Epl) + Sync) {
     testing::run((1, 1, 1), |epl| {
@@ -31,6 +31,30 @@ fn neither_the_cut_of_the_batch_nor_its_order_changes_a_mask() {
         assert!(!same(mask(epl, &dropout, 2, &[10, 11, 12, 13], [4, 5, 7]), whole.clone()), "another step");
         let other = DropoutConfig::new(0.3).init(epl.place());
         assert!(!same(mask(epl, &other, 1, &[10, 11, 12, 13], [4, 5, 7]), whole), "another layer");
+    });
+}
+
+#[test]
+fn a_path_is_dropped_sample_by_sample_whatever_the_cut() {
+    on_one_rank(|epl| {
+        let layer = DropPathConfig::new(0.25).init(epl.place());
+        let samples: Vec<u64> = (0..4000).collect();
+        let pass = |samples: &[u64]| {
+            epl.context().begin(Pass { step: 1, training: true, samples: samples.into(), empty: false });
+            layer.forward(Tensor::<3>::ones([samples.len(), 2, 3], &epl.place().device().clone().inner()))
+        };
+        let whole = pass(&samples);
+        assert!(same(pass(&samples[7..19]), whole.clone().narrow(0, 7, 12)));
+        let factors: Vec<f64> = whole.into_data().iter().collect();
+        let (zero, kept) = (0.0, 1.0 / 0.75);
+        let alike = |sample: &[f64]| sample.iter().all(|factor| (factor - sample[0]).abs() == 0.0);
+        assert!(factors.chunks(6).all(alike));
+        assert!(factors.iter().all(|factor| *factor == zero || (factor - kept).abs() < 1e-6));
+        let share = factors.iter().filter(|factor| **factor != zero).count() as f64 / factors.len() as f64;
+        assert!((share - 0.75).abs() < 4.5 * (0.25_f64 * 0.75 / 4000.0).sqrt(), "{share}");
+        epl.context().begin(Pass { step: 1, training: false, samples: [0].into(), empty: false });
+        let x = Tensor::<3>::ones([1, 2, 3], &epl.place().device().clone().inner());
+        assert!(same(layer.forward(x.clone()), x));
     });
 }
 

@@ -268,6 +268,7 @@ fn norms() {
 fn what_has_no_parameter() {
     let line = |layer| Line { layer, parameters: &[], output: Half, within: Once };
     check(line("dropout"), |at| DropoutConfig::new(0.3).init(at), |_, layer, x| layer.forward(x));
+    check(line("drop path"), |at| DropPathConfig::new(0.3).init(at), |_, layer, x| layer.forward(x));
     let nothing = |at: &Place| DropoutConfig::new(0.0).init(at);
     check(line("relu"), nothing, |_, _, x| Activation::Relu.forward(x));
     check(line("gelu"), nothing, |_, _, x| Activation::Gelu.forward(x));
@@ -326,6 +327,22 @@ fn attention() {
     let line = Line { layer: "position bias", parameters: &[("weight", Full)], output: Full, within: Once };
     let build = |at: &Place| RelativeBiasConfig::new(4).with_n_buckets(8).with_max_distance(20).init(at);
     check(line, build, |_, layer, _| layer.forward(5, 5, 0));
+    let line = Line { layer: "window bias", parameters: &[("table", Full)], output: Full, within: Once };
+    let build = |at: &Place| WindowBiasConfig::new(4, 2).init(at);
+    check(line, build, |_, layer, _| layer.forward(&Windows::new([4, 4], 2, 1)));
+    #[rustfmt::skip]
+    let parameters = &[("network.input.bias", Full), ("network.input.weight", Full), ("network.output.weight", Full)];
+    let line = Line { layer: "continuous window bias", parameters, output: Full, within: Once };
+    let build = |at: &Place| WindowBiasConfig::new(4, 2).with_continuous(true).with_hidden(8).init(at);
+    check(line, build, |_, layer, _| layer.forward(&Windows::new([4, 4], 2, 1)));
+    #[rustfmt::skip]
+    let parameters = &[
+        ("key.weight", Half), ("logit_scale", Full), ("output.bias", Half), ("output.weight", Half),
+        ("query.bias", Half), ("query.weight", Half), ("value.bias", Half), ("value.weight", Half),
+    ];
+    let build = |at: &Place| MultiHeadAttentionConfig::new(24, 4).with_cosine(true).with_key_bias(Some(false)).init(at);
+    let line = Line { layer: "attention by cosines", parameters, output: Half, within: Roundings(6.0) };
+    check(line, build, |_, layer, x| layer.forward(AttentionInput::self_attention(x)));
 }
 
 /// The layers of `nn`; all of them are in the table of `nn`'s tests.

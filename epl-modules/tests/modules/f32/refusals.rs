@@ -53,6 +53,36 @@ fn sizes_that_cannot_be_split() {
         ReplicatedConv2dConfig::new([4, 6], [1, 1]).with_groups(3).init(epl.place())
     });
     refused(1, &["2 buckets", "at least 4"], |epl| RelativeBiasConfig::new(1).with_n_buckets(2).init(epl.place()));
+    refused(2, &["3 heads", "2 ranks"], |epl| WindowBiasConfig::new(3, 2).init(epl.place()));
+    refused(1, &["a `pretrained_side` of 1", "2 at least"], |epl| {
+        WindowBiasConfig::new(2, 4).with_continuous(true).with_pretrained_side(Some(1)).init(epl.place())
+    });
+    refused(1, &["windows of 3 positions a side, for a bias of 2"], |epl| {
+        WindowBiasConfig::new(2, 2).init(epl.place()).forward(&Windows::new([6, 6], 3, 0))
+    });
+}
+
+#[test]
+fn windows_and_what_is_of_whole_sequences() {
+    let layer = |epl: &Epl| TransformerLayerConfig::new(4, 2, 8).init(epl.place());
+    let input = |epl: &Epl, windows: Windows| {
+        TransformerInput::new(Tensor::zeros([1, 16, 4], epl.place().device())).in_windows(windows)
+    };
+    refused(1, &["a layer in windows got a cache or padding"], |epl| {
+        let padding = Tensor::<2, Int>::zeros([1, 16], epl.place().device()).equal_elem(1);
+        layer(epl).forward(input(epl, Windows::new([4, 4], 2, 0)).with_padding(padding)).hidden
+    });
+    refused(1, &["16 positions, for windows of a grid of 4 × 6"], |epl| {
+        layer(epl).forward(input(epl, Windows::new([4, 6], 2, 0))).hidden
+    });
+    refused(1, &["got a bias of [3, 2, 4, 4]", "[1, 4 or 4, 2, 4, 4]"], |epl| {
+        let bias = Tensor::zeros([3, 2, 4, 4], epl.place().device());
+        layer(epl).forward(input(epl, Windows::new([4, 4], 2, 0)).with_bias(bias)).hidden
+    });
+    refused(1, &["attention of 3 sequences", "2 windows each"], |epl| {
+        let attention = MultiHeadAttentionConfig::new(4, 2).init(epl.place());
+        attention.forward(AttentionInput::self_attention(Tensor::zeros([3, 4, 4], epl.place().device())).in_windows(2))
+    });
 }
 
 #[test]
