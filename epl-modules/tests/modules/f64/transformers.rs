@@ -40,6 +40,13 @@ fn qwen3() {
 }
 
 #[test]
+fn swin_v2() {
+    epl_testing::in_f64(|| {
+        reference::swin_v2(LIMIT);
+    });
+}
+
+#[test]
 fn first_decoder() {
     epl_testing::in_f64(|| {
         reference::first_decoder(LIMIT);

@@ -42,6 +42,12 @@ pub(crate) fn qwen3(limit: f64) {
     check("Qwen3", &config.with_qk_norm(true).with_attention_bias(Some(true)), true, limit);
 }
 
+/// The norms stand behind the parts, before the residual; scores are cosines, times the scale of their head, at most 100.
+pub(crate) fn swin_v2(limit: f64) {
+    let config = TransformerLayerConfig::new(D_MODEL, HEADS, 20).with_norm_order(NormOrder::PostResidual);
+    check("Swin V2", &config.with_cosine(true).with_key_bias(Some(false)), false, limit);
+}
+
 fn llama_config(heads: usize) -> TransformerLayerConfig {
     TransformerLayerConfig::new(D_MODEL, heads, 20)
         .with_norm(NormKind::RmsNorm)
@@ -80,6 +86,9 @@ fn stir_heads(heads: &mut MultiHeadAttention, device: &Device) {
         if let Some(norm) = norm {
             norm.gamma = Param::from_tensor(tensor::<1>(stream, [heads.head_dim], device));
         }
+    }
+    if let Some(scale) = &mut heads.logit_scale {
+        *scale = Param::from_tensor(Tensor::from_data([[[0.5]], [[5.0]], [[1.5]]], device));
     }
 }
 
@@ -143,22 +152,24 @@ type Seen = (Tensor<3>, Tensor<3, Bool>);
 
 /// The layer by its formulas.
 fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &TransformerLayerConfig) -> Tensor<3> {
-    let post = config.norm_order == NormOrder::Post;
+    let framed = |norm: &Norm, x: Tensor<3>, f: &dyn Fn(Tensor<3>) -> Tensor<3>| match config.norm_order {
+        NormOrder::Pre => x.clone() + f(normalised(norm, x)),
+        NormOrder::Post => normalised(norm, x.clone() + f(x)),
+        NormOrder::PostResidual => x.clone() + normalised(norm, f(x)),
+    };
     let attended = |part: &AttentionPart, x: Tensor<3>, memory: Option<Tensor<3>>, hidden: &Tensor<3, Bool>| {
-        let states = if post { x.clone() } else { normalised(&part.norm, x.clone()) };
         let turns = config.rotary.is_some() && memory.is_none();
-        let y = x + attention(&part.heads, (states.clone(), memory.unwrap_or(states)), hidden, turns);
-        if post { normalised(&part.norm, y) } else { y }
+        framed(&part.norm, x, &|states| {
+            let source = memory.clone().unwrap_or_else(|| states.clone());
+            attention(&part.heads, (states, source), hidden, turns)
+        })
     };
     let mut x = attended(&layer.self_attention, own.0, None, &own.1);
     if let Some(part) = &layer.cross_attention {
         x = attended(part, x, Some(memory.0), &memory.1);
     }
     let part = &layer.feed_forward;
-    if post {
-        return normalised(&part.norm, x.clone() + network(part, x, config.activation));
-    }
-    x.clone() + network(part, normalised(&part.norm, x), config.activation)
+    framed(&part.norm, x, &|states| network(part, states, config.activation))
 }
 
 fn linear(layer: &SplitLinear, x: Tensor<3>) -> Tensor<3> {
@@ -203,7 +214,14 @@ fn attention(
         let query = prepared(of(&query, index), &heads.query_norm);
         let key = prepared(of(&key, index / shared), &heads.key_norm);
         // Burn's gradient of a division by a number rounds it to f32.
-        let scores = query.matmul(key.transpose()) * (width as f64).powf(-0.5);
+        let scores = match &heads.logit_scale {
+            Some(scale) => {
+                let unit = |x: Tensor<3>| x.clone() / (x.clone() * x).sum_dim(2).sqrt();
+                let scale: f64 = scale.val().into_data().iter::<f64>().nth(index).expect("one for each head");
+                unit(query).matmul(unit(key).transpose()) * scale.exp().min(100.0)
+            }
+            None => query.matmul(key.transpose()) * (width as f64).powf(-0.5),
+        };
         let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
         (weights.clone() / weights.sum_dim(2)).matmul(of(&value, index / shared))
     };
