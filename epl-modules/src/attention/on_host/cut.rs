@@ -1,0 +1,76 @@
+//! Which keys a query sees, and how a call is cut into parts and blocks.
+
+use core::ops::Range;
+
+/// The weights of a block: those in f32 and their gradients take half of a core's second cache.
+const BLOCK: usize = 1 << 16;
+/// The queries of a block, at least, whatever the keys: with fewer its products do not pay.
+const LEAST_QUERIES: usize = 32;
+/// The queries of a block of a causal call, at most: each computes half as many keys as it has queries in vain.
+const CAUSAL_QUERIES: usize = 64;
+/// Heads are cut into parts so that there are about so many tasks at least, and sequences that share a bias into so many groups
+/// at most.
+pub(super) const TASKS: usize = 8;
+
+/// The sizes of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// `[batch_size, heads, queries, keys]`
+    pub shape: [usize; 4],
+    pub causal: bool,
+}
+
+/// Some queries of a head, and the keys that the last of them sees.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    /// The number of the head among those of all sequences.
+    pub head: usize,
+    pub first: usize,
+    pub queries: usize,
+    pub seen: usize,
+}
+
+/// Some queries of a head: whole blocks.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub head: usize,
+    pub queries: Range<usize>,
+}
+
+impl Cut {
+    /// How many keys a query sees.
+    #[inline(always)]
+    pub fn seen(&self, query: usize) -> usize {
+        let [.., queries, keys] = self.shape;
+        if self.causal { (query + 1 + keys).saturating_sub(queries).min(keys) } else { keys }
+    }
+
+    /// The queries of a block.
+    fn block_size(&self) -> usize {
+        let most = (BLOCK / self.shape[3].max(1)).max(LEAST_QUERIES);
+        if self.causal { most.min(CAUSAL_QUERIES) } else { most }
+    }
+
+    /// The queries of each part of a head.
+    pub fn parts(&self) -> Vec<Range<usize>> {
+        let ([batch_size, heads, queries, _], size) = (self.shape, self.block_size());
+        let blocks = queries.div_ceil(size);
+        let parts = TASKS.div_ceil((batch_size * heads).max(1)).min(blocks).max(1);
+        let rows = blocks.div_ceil(parts).max(1) * size;
+        (0..queries).step_by(rows).map(|first| first..(first + rows).min(queries)).collect()
+    }
+
+    /// The blocks of a part, the last one first: it sees the most keys.
+    pub fn blocks(&self, part: &Part) -> impl Iterator<Item = Block> + use<'_> {
+        let (size, head, queries) = (self.block_size(), part.head, part.queries.clone());
+        queries.clone().step_by(size).rev().map(move |first| {
+            let queries = size.min(queries.end - first);
+            Block { head, first, queries, seen: self.seen(first + queries - 1) }
+        })
+    }
+
+    /// The number of the row of scores of a query among those of all heads.
+    pub fn row(&self, block: Block, query: usize) -> usize {
+        block.head * self.shape[2] + block.first + query
+    }
+}
