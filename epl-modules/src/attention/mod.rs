@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A rank computes whole heads, so nothing crosses the axis between the two all-reduces (one in forward, one in
-//! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms
-//! and the rotation by positions (`rotary`) are options.
+//! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms,
+//! the rotation by positions (`rotary`), a softcap of the scaled products and a window of positions are options.
 
 mod cache;
 mod input;

@@ -6,7 +6,7 @@ use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
 use super::residual::NormOrder;
-use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, RotaryConfig};
+use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::norm::Norm;
 
@@ -15,6 +15,8 @@ use crate::norm::Norm;
 pub struct AttentionPart {
     /// Normalises what enters, or what leaves.
     pub norm: Norm,
+    /// Normalises what the heads give, where there are norms around them.
+    pub output_norm: Option<Norm>,
     /// The heads.
     pub heads: MultiHeadAttention,
     /// Dropout of what is added to the hidden states.
@@ -24,11 +26,11 @@ pub struct AttentionPart {
 }
 
 impl AttentionPart {
-    /// Positions of a memory are not those of the layer: attention to it is without `rotary`.
-    pub(super) fn new(config: &TransformerLayerConfig, rotary: Option<RotaryConfig>, place: &Place) -> Self {
+    pub(super) fn new(config: &TransformerLayerConfig, place: &Place) -> Self {
         Self {
             norm: config.part_norm().init(&place.child("norm")),
-            heads: config.heads(rotary).init(&place.child("heads")),
+            output_norm: config.output_norm(place),
+            heads: config.heads().init(&place.child("heads")),
             dropout: DropoutConfig::new(config.dropout).init(place),
             order: config.norm_order,
         }
@@ -45,7 +47,7 @@ impl AttentionPart {
         input: impl FnOnce(Tensor<3>) -> AttentionInput,
         cache: Option<&mut AttentionCache>,
     ) -> Tensor<3> {
-        self.order.residual((&self.norm, &self.dropout), hidden, |states| match cache {
+        self.order.residual((&self.norm, self.output_norm.as_ref(), &self.dropout), hidden, |states| match cache {
             Some(cache) => self.heads.forward_cache(input(states), cache),
             None => self.heads.forward(input(states)),
         })

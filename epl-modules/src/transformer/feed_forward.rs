@@ -16,6 +16,8 @@ use crate::norm::Norm;
 pub struct FeedForwardPart {
     /// Normalises what enters, or what leaves.
     pub norm: Norm,
+    /// Normalises what the network gives, where there are norms around it.
+    pub output_norm: Option<Norm>,
     /// The network of a layer without experts.
     pub dense: Option<ParallelMlp>,
     /// The networks of a layer with experts.
@@ -31,6 +33,7 @@ impl FeedForwardPart {
         let experts = config.experts.as_ref();
         Self {
             norm: config.part_norm().init(&place.child("norm")),
+            output_norm: config.output_norm(place),
             dense: experts.is_none().then(|| config.dense().init(&place.child("dense"))),
             moe: experts.map(|experts| config.moe(experts).init(&place.child("moe"))),
             dropout: DropoutConfig::new(config.dropout).init(place),
@@ -60,7 +63,7 @@ impl FeedForwardPart {
             }
             states
         };
-        let hidden = self.order.residual((&self.norm, &self.dropout), hidden, network);
+        let hidden = self.order.residual((&self.norm, self.output_norm.as_ref(), &self.dropout), hidden, network);
         (hidden, losses)
     }
 }

@@ -13,6 +13,9 @@ pub enum NormOrder {
     Pre,
     /// `norm(x + dropout(f(x)))`
     Post,
+    /// `x + dropout(output_norm(f(norm(x))))`: [`Pre`](Self::Pre) with a second norm, as of Gemma 2
+    /// ([arXiv:2105.13290](https://arxiv.org/abs/2105.13290)).
+    Sandwich,
 }
 
 impl NormOrder {
@@ -23,12 +26,19 @@ impl NormOrder {
     /// - x, output, input and output of `f`: `[batch_size, positions, d_model]`
     pub(super) fn residual(
         self,
-        (norm, dropout): (&Norm, &Dropout),
+        (norm, output_norm, dropout): (&Norm, Option<&Norm>, &Dropout),
         x: Tensor<3>,
         f: impl FnOnce(Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
         match self {
-            Self::Pre => x.clone() + dropout.forward(f(norm.forward(x))),
+            Self::Pre | Self::Sandwich => {
+                let output = f(norm.forward(x.clone()));
+                let output = match output_norm {
+                    Some(norm) => norm.forward(output),
+                    None => output,
+                };
+                x + dropout.forward(output)
+            }
             Self::Post => norm.forward(x.clone() + dropout.forward(f(x))),
         }
     }

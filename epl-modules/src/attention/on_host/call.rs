@@ -4,10 +4,10 @@ use burn::tensor::{Bool, Tensor};
 use epl_comm::count_work;
 use epl_core::model::precision::cast;
 
-use super::super::heads::Inputs;
-use super::super::weighing::Weighing;
 use super::cut::{Block, Cut, Part};
 use super::softmax::Softmax;
+use crate::attention::heads::Inputs;
+use crate::attention::weighing::Weighing;
 use crate::dropout::Mask;
 use crate::host::product::{Matrix, Output, WORTH_A_THREAD, product, transpose_into};
 use crate::host::{Real, View};
@@ -69,12 +69,13 @@ pub(super) struct PartTask<'a, T> {
 impl<'a, T: Real> Call<'a, T> {
     pub fn new(shape: [usize; 4], shared: usize, views: &'a Views<T>, weighing: &'a Weighing) -> Self {
         let of_each = |view: &'a View<T>| view.matrices().flat_map(|head| core::iter::repeat_n(head, shared)).collect();
-        let cut = Cut { shape, causal: weighing.causal };
+        let cut = Cut { shape, sight: weighing.sight };
         Self {
             cut,
             softmax: Softmax {
                 cut,
                 scale: T::of(weighing.scale),
+                softcap: weighing.softcap,
                 bias: views.bias.as_ref().map(View::slice),
                 padding: views.padding.as_deref(),
             },
@@ -92,12 +93,12 @@ impl<'a, T: Real> Call<'a, T> {
         batch_size * heads * queries * keys * width >= 2 * WORTH_A_THREAD
     }
 
-    /// Tells of so many products of all pairs with rows of the keys' width, and of the values'; keys that a causal mask hides are
-    /// none.
+    /// Tells of so many products of all pairs with rows of the keys' width, and of the values'; keys that no query of a
+    /// causal call sees are none.
     pub fn count_work(&self, [of_keys, of_values]: [usize; 2]) {
         count_work(|| {
             let [batch_size, heads, queries, _] = self.cut.shape;
-            let seen: usize = (0..queries).map(|query| self.cut.seen(query)).sum();
+            let seen: usize = (0..queries).map(|query| self.cut.seen(query).len()).sum();
             let width = |matrices: &[Matrix<T>]| matrices.first().map_or(0, |matrix| matrix.sizes()[1]);
             let widths = of_keys * width(&self.key) + of_values * width(&self.value);
             2.0 * (batch_size * heads * seen * widths) as f64
@@ -116,18 +117,19 @@ impl<'a, T: Real> Call<'a, T> {
         })
     }
 
-    /// The softmax of a block's scores, `[queries, seen]`; the keys are transposed.
-    fn weigh(&self, block: Block, keys: Matrix<'_, T>, weights: &mut [T]) {
-        let Block { head, first, queries, seen } = block;
-        product(self.query[head].rows(first, queries), keys.columns(0, seen)).set(weights, 1);
-        self.softmax.forward(block, weights);
+    /// The softmax of a block's scores, `[queries, keys]`, and the slopes of their softcap, if there is place for them; the keys
+    /// are transposed.
+    fn weigh(&self, block: Block, keys: Matrix<'_, T>, weights: &mut [T], slopes: &mut [T]) {
+        let queries = self.query[block.head].rows(block.first, block.queries);
+        product(queries, keys.columns(block.first_key, block.keys)).set(weights, 1);
+        self.softmax.forward(block, weights, slopes);
     }
 
     /// Multiplies a block by the mask of dropout.
     fn apply_dropout(&self, block: Block, values: &mut [T]) {
-        let Some(mask) = self.dropout.filter(|_| block.seen > 0) else { return };
-        for (query, row) in values.chunks_exact_mut(block.seen).enumerate() {
-            mask.apply_to_row(self.cut.shape, self.cut.row(block, query), row);
+        let Some(mask) = self.dropout.filter(|_| block.keys > 0) else { return };
+        for (query, row) in values.chunks_exact_mut(block.keys).enumerate() {
+            mask.apply_to_row(self.cut.shape, (self.cut.row(block, query), block.first_key), row);
         }
     }
 
@@ -135,13 +137,13 @@ impl<'a, T: Real> Call<'a, T> {
     pub fn forward(&self, part: &Part, mut output: Output<'_, T>) {
         self.with_transposed(part, self.key[part.head], |keys| {
             for block in self.cut.blocks(part) {
-                let Block { head, first, queries, seen } = block;
+                let Block { head, first, queries, first_key, keys: seen } = block;
                 T::with_scratch(queries * seen, |weights| {
-                    self.weigh(block, keys, weights);
+                    self.weigh(block, keys, weights, &mut []);
                     self.apply_dropout(block, weights);
                     let weights = Matrix::new(&*weights, [queries, seen]);
                     let rows = output.rows(first - part.queries.start, queries);
-                    product(weights, self.value[head].rows(0, seen)).write_to(rows, 1);
+                    product(weights, self.value[head].rows(first_key, seen)).write_to(rows, 1);
                 });
             }
         });
@@ -154,32 +156,36 @@ impl<'a, T: Real> Call<'a, T> {
         self.with_transposed(&part, self.key[head], |transposed_keys| {
             self.with_transposed(&part, self.value[head], |transposed_values| {
                 for (index, block) in self.cut.blocks(&part).enumerate() {
-                    let Block { first, queries, seen, .. } = block;
+                    let Block { first, queries, first_key, keys: seen, .. } = block;
                     let (grad, length) = (grad.rows(first, queries), queries * seen);
                     let in_part = first - part.queries.start;
-                    T::with_scratch(2 * length, |both| {
-                        let (weights, scores) = both.split_at_mut(length);
-                        self.weigh(block, transposed_keys, weights);
-                        product(grad, transposed_values.columns(0, seen)).set(scores, 1);
+                    let slopes = if self.softmax.softcap.is_some() { length } else { 0 };
+                    T::with_scratch(2 * length + slopes, |all| {
+                        let (weights, rest) = all.split_at_mut(length);
+                        let (scores, slopes) = rest.split_at_mut(length);
+                        self.weigh(block, transposed_keys, weights, slopes);
+                        product(grad, transposed_values.columns(first_key, seen)).set(scores, 1);
                         self.apply_dropout(block, scores);
                         let of_bias = of_bias.as_mut().map(|rows| &mut rows[in_part * keys..][..queries * keys]);
-                        self.softmax.backward(block, weights, scores, of_bias);
+                        self.softmax.backward(block, [weights, slopes], scores, of_bias);
                         self.apply_dropout(block, weights);
                         let [weights, scores] = [weights, scores].map(|x| Matrix::new(&*x, [queries, seen]));
-                        product(scores, self.key[head].rows(0, seen)).write_to(query.rows(in_part, queries), 1);
+                        product(scores, self.key[head].rows(first_key, seen)).write_to(query.rows(in_part, queries), 1);
                         let of_key = product(scores.transposed(), self.query[head].rows(first, queries));
                         let of_value = product(weights.transposed(), grad);
                         if index == 0 {
-                            of_key.write_to(key.rows(0, seen), 1);
-                            of_value.write_to(value.rows(0, seen), 1);
-                            // What no query of this part sees.
-                            key.rows(seen, keys - seen).fill(T::ZERO);
-                            value.rows(seen, keys - seen).fill(T::ZERO);
+                            of_key.write_to(key.rows(first_key, seen), 1);
+                            of_value.write_to(value.rows(first_key, seen), 1);
+                            // What no query of this block sees.
+                            for (first, unseen) in [(0, first_key), (first_key + seen, keys - first_key - seen)] {
+                                key.rows(first, unseen).fill(T::ZERO);
+                                value.rows(first, unseen).fill(T::ZERO);
+                            }
                         } else {
                             // SAFETY: the first block has written all rows.
-                            unsafe { of_key.add_to_written(key.rows(0, seen), 1) };
+                            unsafe { of_key.add_to_written(key.rows(first_key, seen), 1) };
                             // SAFETY: the same.
-                            unsafe { of_value.add_to_written(value.rows(0, seen), 1) };
+                            unsafe { of_value.add_to_written(value.rows(first_key, seen), 1) };
                         }
                     });
                 }

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use crate::attention::weighing::Sight;
+
 /// The weights of a block: those in f32 and their gradients take half of a core's second cache.
 const BLOCK: usize = 1 << 16;
 /// The queries of a block, at least, whatever the keys: with fewer its products do not pay.
@@ -17,17 +19,18 @@ pub(super) const TASKS: usize = 8;
 pub(super) struct Cut {
     /// `[batch_size, heads, queries, keys]`
     pub shape: [usize; 4],
-    pub causal: bool,
+    pub sight: Sight,
 }
 
-/// Some queries of a head, and the keys that the last of them sees.
+/// Some queries of a head, and the keys that any of them sees.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     /// The number of the head among those of all sequences.
     pub head: usize,
     pub first: usize,
     pub queries: usize,
-    pub seen: usize,
+    pub first_key: usize,
+    pub keys: usize,
 }
 
 /// Some queries of a head: whole blocks.
@@ -38,17 +41,23 @@ pub(super) struct Part {
 }
 
 impl Cut {
-    /// How many keys a query sees.
+    /// The keys that a query sees.
     #[inline(always)]
-    pub fn seen(&self, query: usize) -> usize {
+    pub fn seen(&self, query: usize) -> Range<usize> {
         let [.., queries, keys] = self.shape;
-        if self.causal { (query + 1 + keys).saturating_sub(queries).min(keys) } else { keys }
+        self.sight.of(query, [queries, keys])
     }
 
     /// The queries of a block.
     fn block_size(&self) -> usize {
-        let most = (BLOCK / self.shape[3].max(1)).max(LEAST_QUERIES);
-        if self.causal { most.min(CAUSAL_QUERIES) } else { most }
+        let most = |keys: usize| (BLOCK / keys.max(1)).max(LEAST_QUERIES);
+        match self.sight {
+            Sight::All => most(self.shape[3]),
+            Sight::Causal { window } => {
+                let keys = window.map_or(usize::MAX, |window| window.saturating_add(CAUSAL_QUERIES));
+                most(self.shape[3].min(keys)).min(CAUSAL_QUERIES)
+            }
+        }
     }
 
     /// The queries of each part of a head.
@@ -60,12 +69,13 @@ impl Cut {
         (0..queries).step_by(rows).map(|first| first..(first + rows).min(queries)).collect()
     }
 
-    /// The blocks of a part, the last one first: it sees the most keys.
+    /// The blocks of a part, the last one first: without a window it sees the most keys.
     pub fn blocks(&self, part: &Part) -> impl Iterator<Item = Block> + use<'_> {
         let (size, head, queries) = (self.block_size(), part.head, part.queries.clone());
         queries.clone().step_by(size).rev().map(move |first| {
             let queries = size.min(queries.end - first);
-            Block { head, first, queries, seen: self.seen(first + queries - 1) }
+            let (first_key, end) = (self.seen(first).start, self.seen(first + queries - 1).end);
+            Block { head, first, queries, first_key, keys: end - first_key }
         })
     }
 

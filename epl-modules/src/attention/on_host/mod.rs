@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does. Other
-//! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see.
+//! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see,
+//! and with a window begin at the first one.
 //!
 //! Heads of queries that share keys and values read the same ones; each has its gradient of them, and those are added up.
 //!

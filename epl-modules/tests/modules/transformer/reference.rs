@@ -42,6 +42,13 @@ pub(crate) fn qwen3(limit: f64) {
     check("Qwen3", &config.with_qk_norm(true).with_attention_bias(Some(true)), true, limit);
 }
 
+/// Norms around each part, whose scales are one and `gamma`; scores of another scale with a limit, within a window.
+pub(crate) fn gemma2(limit: f64) {
+    let config = llama_config(4).with_n_kv_heads(Some(2)).with_head_dim(Some(6)).with_activation(Activation::GeluNew);
+    let config = config.with_norm_order(NormOrder::Sandwich).with_zero_centered_gamma(true);
+    check("Gemma 2", &config.with_scale(Some(0.7)).with_attention_softcap(Some(0.4)).with_window(Some(2)), true, limit);
+}
+
 fn llama_config(heads: usize) -> TransformerLayerConfig {
     TransformerLayerConfig::new(D_MODEL, heads, 20)
         .with_norm(NormKind::RmsNorm)
@@ -91,6 +98,8 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
         stir(&mut layer.self_attention.norm, 10, device);
         stir(&mut layer.feed_forward.norm, 20, device);
         stir_heads(&mut layer.self_attention.heads, device);
+        let behind = [(60, &mut layer.self_attention.output_norm), (70, &mut layer.feed_forward.output_norm)];
+        behind.into_iter().for_each(|(stream, norm)| norm.iter_mut().for_each(|norm| stir(norm, stream, device)));
         if let Some(part) = &mut layer.cross_attention {
             stir(&mut part.norm, 30, device);
         }
@@ -106,8 +115,8 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
             input = input.with_memory(memory.clone(), Some(memory_padding.clone()));
         }
         let ours = layer.forward(if causal { input.causal() } else { input }).hidden;
-        let own = hidden_pairs(&padding, SHAPE[1], causal);
-        let other = hidden_pairs(&memory_padding, SHAPE[1], false);
+        let own = hidden_pairs(&padding, SHAPE[1], |query, key| causal && !sees(config.window, query, key));
+        let other = hidden_pairs(&memory_padding, SHAPE[1], |_, _| false);
         let theirs = compute(&layer, (x.clone(), own), (memory.clone(), other), config);
 
         let results = |output: Tensor<3>| {
@@ -126,14 +135,19 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
     });
 }
 
-/// The pairs that are not seen. Shape `[rows, queries, keys]`.
-fn hidden_pairs(padding: &Tensor<2, Bool>, queries: usize, causal: bool) -> Tensor<3, Bool> {
+/// Whether a query sees a key of its own sequence.
+fn sees(window: Option<usize>, query: usize, key: usize) -> bool {
+    key <= query && window.is_none_or(|window| query - key < window)
+}
+
+/// The pairs that are padding, or are not seen. Shape `[rows, queries, keys]`.
+fn hidden_pairs(padding: &Tensor<2, Bool>, queries: usize, unseen: impl Fn(usize, usize) -> bool) -> Tensor<3, Bool> {
     let [rows, keys] = padding.dims();
     let padding: Vec<bool> = padding.clone().into_data().iter::<bool>().collect();
     let mut hidden = Vec::new();
     for row in 0..rows {
         for query in 0..queries {
-            hidden.extend((0..keys).map(|key| padding[row * keys + key] || (causal && key > query)));
+            hidden.extend((0..keys).map(|key| padding[row * keys + key] || unseen(query, key)));
         }
     }
     Tensor::from_data(TensorData::new(hidden, [rows, queries, keys]), &Device::flex())
@@ -144,10 +158,14 @@ type Seen = (Tensor<3>, Tensor<3, Bool>);
 /// The layer by its formulas.
 fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &TransformerLayerConfig) -> Tensor<3> {
     let post = config.norm_order == NormOrder::Post;
+    let behind = |norm: &Option<Norm>, y: Tensor<3>| match norm {
+        Some(norm) => normalised(norm, y),
+        None => y,
+    };
     let attended = |part: &AttentionPart, x: Tensor<3>, memory: Option<Tensor<3>>, hidden: &Tensor<3, Bool>| {
         let states = if post { x.clone() } else { normalised(&part.norm, x.clone()) };
-        let turns = config.rotary.is_some() && memory.is_none();
-        let y = x + attention(&part.heads, (states.clone(), memory.unwrap_or(states)), hidden, turns);
+        let y = attention(&part.heads, (states, memory), hidden, config);
+        let y = x + behind(&part.output_norm, y);
         if post { normalised(&part.norm, y) } else { y }
     };
     let mut x = attended(&layer.self_attention, own.0, None, &own.1);
@@ -158,7 +176,7 @@ fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &Transform
     if post {
         return normalised(&part.norm, x.clone() + network(part, x, config.activation));
     }
-    x.clone() + network(part, normalised(&part.norm, x), config.activation)
+    x.clone() + behind(&part.output_norm, network(part, normalised(&part.norm, x), config.activation))
 }
 
 fn linear(layer: &SplitLinear, x: Tensor<3>) -> Tensor<3> {
@@ -179,7 +197,8 @@ fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
         }
         Norm::RmsNorm(norm) => {
             let square = (x.clone() * x.clone()).mean_dim(2);
-            x / (square + norm.epsilon).sqrt() * norm.gamma.val().unsqueeze()
+            let one = if norm.zero_centered_gamma { 1.0 } else { 0.0 };
+            x / (square + norm.epsilon).sqrt() * (norm.gamma.val().unsqueeze() + one)
         }
     }
 }
@@ -187,10 +206,12 @@ fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
 /// Head by head.
 fn attention(
     heads: &MultiHeadAttention,
-    (x, source): (Tensor<3>, Tensor<3>),
+    (x, memory): (Tensor<3>, Option<Tensor<3>>),
     hidden: &Tensor<3, Bool>,
-    turns: bool,
+    config: &TransformerLayerConfig,
 ) -> Tensor<3> {
+    let turns = config.rotary.is_some() && memory.is_none();
+    let source = memory.unwrap_or_else(|| x.clone());
     let (width, shared) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);
     let (query, key) = (linear(&heads.query, x), linear(&heads.key, source.clone()));
     let value = linear(&heads.value, source);
@@ -203,9 +224,13 @@ fn attention(
         let query = prepared(of(&query, index), &heads.query_norm);
         let key = prepared(of(&key, index / shared), &heads.key_norm);
         // Burn's gradient of a division by a number rounds it to f32.
-        let scores = query.matmul(key.transpose()) * (width as f64).powf(-0.5);
+        let scores = query.matmul(key.transpose()) * config.scale.unwrap_or((width as f64).powf(-0.5));
+        let scores = config.attention_softcap.map_or(scores.clone(), |cap| (scores * (1.0 / cap)).tanh() * cap);
         let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
-        (weights.clone() / weights.sum_dim(2)).matmul(of(&value, index / shared))
+        let sum = weights.clone().sum_dim(2);
+        // A query that sees nothing has zeros.
+        let sum = sum.clone().mask_fill(sum.equal_elem(0.0), 1.0);
+        (weights / sum).matmul(of(&value, index / shared))
     };
     linear(&heads.output, Tensor::cat((0..heads.n_heads).map(head).collect(), 2))
 }
