@@ -36,7 +36,7 @@ pub enum Model {
     Vit,
     /// MAE.
     Mae,
-    /// GPT-2, Llama, Qwen3, Mixtral or Qwen3-MoE, as its configuration says.
+    /// GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE or Gemma 2, as its configuration says.
     Decoder,
 }
 
