@@ -1,4 +1,4 @@
-//! Writes text with a model from a folder of Hugging Face: a GPT-2, Llama, Qwen3, T5, or Switch Transformer.
+//! Writes text with a model from a folder of Hugging Face: a decoder of [`Architecture`], a T5, or a Switch Transformer.
 //!
 //! ```text
 //! cargo run --release --example generate -- FOLDER --prompt "Once upon a time" --longest 40
@@ -228,9 +228,9 @@ impl Shape {
             known if Architecture::named(known).is_some() => Self::Decoder(DecoderConfig::from_huggingface(folder)?),
             other => {
                 return Err(Error::invalid(format!(
-                    "{} is a `{other}`, which does not write text here; supported are gpt2, llama, qwen3, t5 and \
-                     switch_transformers",
-                    folder.path().display()
+                    "{} is a `{other}`, which does not write text here; supported are t5, switch_transformers, {}",
+                    folder.path().display(),
+                    Architecture::SUPPORTED
                 )));
             }
         })

@@ -1,4 +1,4 @@
-"""Writes fixtures/transformers/{t5,gpt2,llama,qwen3,mixtral}-reversed: small models that have learned to write what they are given backwards,
+"""Writes fixtures/transformers/{t5,gpt2,llama,qwen3,mixtral,gemma2}-reversed: small models that have learned to write what they are given backwards,
 so far that they are not sure of all, and what `transformers` generates with each, as generation.json.
 
     pip install torch transformers
@@ -49,6 +49,10 @@ MODELS = {
     "qwen3": (lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(head_dim=16, tie_word_embeddings=True, **LLAMA)), 350),
     "mixtral": (lambda: tf.MixtralForCausalLM(tf.MixtralConfig(
         num_local_experts=4, num_experts_per_tok=2, **{**LLAMA, "intermediate_size": 48})), 350),
+    # Prompts are longer than the window, and scores and logits reach their limits.
+    "gemma2": (lambda: tf.Gemma2ForCausalLM(tf.Gemma2Config(
+        head_dim=16, query_pre_attn_scalar=9, sliding_window=6, attn_logit_softcapping=4.0, final_logit_softcapping=6.0,
+        **LLAMA)), 350),
 }
 
 

@@ -6,7 +6,7 @@
 //! - [`generation`]: text written token by token: greedily, by chance, by a beam search;
 //! - [`t5`]: T5, dense or with experts;
 //! - [`bert`]: BERT and RoBERTa, which answer questions, fill gaps, classify, and are pretrained;
-//! - [`decoder`]: GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE, which write the next token;
+//! - [`decoder`]: GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE and Gemma 2, which write the next token;
 //! - [`indexed`]: corpora of tokens in Megatron's files, and what these models learn from them;
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;

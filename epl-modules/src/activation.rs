@@ -32,9 +32,9 @@ impl Activation {
             (Self::Relu, Some(HostFloat::Single)) => relu_host::<f32, D>(input),
             (Self::Relu, Some(HostFloat::Double)) => relu_host::<f64, D>(input),
             (Self::Relu, None) => activation::relu(input),
-            (Self::Gelu, _) => smooth::<Gelu, D>(input),
-            (Self::GeluNew, _) => smooth::<GeluNew, D>(input),
-            (Self::Silu, _) => smooth::<Silu, D>(input),
+            (Self::Gelu, _) => smooth(Gelu, input),
+            (Self::GeluNew, _) => smooth(GeluNew, input),
+            (Self::Silu, _) => smooth(Silu, input),
         }
     }
 }
@@ -68,27 +68,30 @@ fn relu_host<T: Real, const D: usize>(input: Tensor<D>) -> Tensor<D> {
 const BLOCK: usize = 1 << 13;
 
 /// A function as one node of the graph: Burn's are made of up to nine.
-trait Smooth {
+pub(crate) trait Smooth: Copy + Send + Sync + 'static {
     /// The value and the derivative.
-    fn of<T: Real>(x: T) -> (T, T);
+    fn of<T: Real>(self, x: T) -> (T, T);
 
     /// The same of tensors.
-    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>);
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>);
 }
 
+#[derive(Clone, Copy)]
 struct Gelu;
+#[derive(Clone, Copy)]
 struct GeluNew;
+#[derive(Clone, Copy)]
 struct Silu;
 
 impl Smooth for Gelu {
     #[inline(always)]
-    fn of<T: Real>(x: T) -> (T, T) {
+    fn of<T: Real>(self, x: T) -> (T, T) {
         let (half, one) = (T::of(0.5), T::ONE);
         let phi = half * (one + (x * T::of(core::f64::consts::FRAC_1_SQRT_2)).erf());
         (x * phi, phi + x * T::of(DENSITY) * (-half * x * x).exp())
     }
 
-    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let phi = ((x.clone() * core::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
         let density = (x.clone().square() * -0.5).exp() * DENSITY;
         (x.clone() * phi.clone(), phi + x * density)
@@ -97,7 +100,7 @@ impl Smooth for Gelu {
 
 impl Smooth for GeluNew {
     #[inline(always)]
-    fn of<T: Real>(x: T) -> (T, T) {
+    fn of<T: Real>(self, x: T) -> (T, T) {
         let (one, two, three) = (T::ONE, T::of(2.0), T::of(3.0));
         let (root, cubic) = (T::of(ROOT), T::of(CUBIC));
         // (1 + tanh u) / 2 is the logistic function of 2 u, without the difference in which small values are lost.
@@ -108,7 +111,7 @@ impl Smooth for GeluNew {
         (x * share, if steepness == T::ZERO { share } else { share + steepness * slope })
     }
 
-    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let square = x.clone().square();
         let tanh = (x.clone() * (square.clone() * CUBIC + 1.0) * ROOT).tanh();
         let phi = (tanh.clone() + 1.0) * 0.5;
@@ -120,12 +123,12 @@ impl Smooth for GeluNew {
 
 impl Smooth for Silu {
     #[inline(always)]
-    fn of<T: Real>(x: T) -> (T, T) {
+    fn of<T: Real>(self, x: T) -> (T, T) {
         let (sigmoid, rest) = x.sigmoid_and_rest();
         (x * sigmoid, sigmoid * (T::ONE + x * rest))
     }
 
-    fn of_tensor<const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
         let sigmoid = activation::sigmoid(x.clone());
         let derivative = sigmoid.clone() * (x.clone() * (sigmoid.clone().neg() + 1.0) + 1.0);
         (x * sigmoid, derivative)
@@ -140,23 +143,24 @@ const CUBIC: f64 = 0.044_715;
 /// 1/√(2π), the largest density of the normal distribution.
 const DENSITY: f64 = 0.398_942_280_401_432_7;
 
-fn smooth<F: Smooth, const D: usize>(input: Tensor<D>) -> Tensor<D> {
+/// The function of every element; computed in f32 at least.
+pub(crate) fn smooth<F: Smooth, const D: usize>(function: F, input: Tensor<D>) -> Tensor<D> {
     custom_vjp(
         (input,),
         |(x,)| {
             let dtype = x.dtype();
             if dtype == wide(dtype) {
-                let (value, derivative) = value_and_derivative::<F, D>(x);
+                let (value, derivative) = value_and_derivative(function, x);
                 return (value, Kept::Derivative(derivative));
             }
-            let (value, _) = value_and_derivative::<F, D>(widen(x.clone()));
+            let (value, _) = value_and_derivative(function, widen(x.clone()));
             (cast(value, dtype), Kept::Input(x))
         },
-        |kept, grad| {
+        move |kept, grad| {
             let of_x = match kept {
                 Kept::Derivative(derivative) => times(derivative, grad),
                 Kept::Input(x) => {
-                    let (dtype, (_, derivative)) = (x.dtype(), value_and_derivative::<F, D>(widen(x)));
+                    let (dtype, (_, derivative)) = (x.dtype(), value_and_derivative(function, widen(x)));
                     cast(times(derivative, widen(grad)), dtype)
                 }
             };
@@ -171,28 +175,28 @@ enum Kept<const D: usize> {
     Input(Tensor<D>),
 }
 
-fn value_and_derivative<F: Smooth, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+fn value_and_derivative<F: Smooth, const D: usize>(function: F, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
     match host_float(&x) {
-        Some(HostFloat::Single) => on_host::<F, f32, D>(x),
-        Some(HostFloat::Double) => on_host::<F, f64, D>(x),
-        None => F::of_tensor(x),
+        Some(HostFloat::Single) => on_host::<F, f32, D>(function, x),
+        Some(HostFloat::Double) => on_host::<F, f64, D>(function, x),
+        None => function.of_tensor(x),
     }
 }
 
 /// The value and the derivative, of which one takes the input's place if nobody else has it.
-fn on_host<F: Smooth, T: Real, const D: usize>(x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+fn on_host<F: Smooth, T: Real, const D: usize>(function: F, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
     let (shape, device) = (x.dims(), x.device());
     let mut value = Owned::<T>::take(x);
     let count = shape.iter().product();
     let derivative = host::new_blocks2((count, BLOCK), (value.slice_mut(), BLOCK), |_, derivative, value| {
-        block::<F, T>(value, derivative);
+        block(function, value, derivative);
     });
     (value.into_tensor(&device), host::tensor(derivative, shape, &device))
 }
 
 #[multiversion(targets = "simd")]
-fn block<F: Smooth, T: Real>(value: &mut [T], derivative: &mut [T]) {
-    value.iter_mut().zip(derivative).for_each(|(x, derivative)| (*x, *derivative) = F::of(*x));
+fn block<F: Smooth, T: Real>(function: F, value: &mut [T], derivative: &mut [T]) {
+    value.iter_mut().zip(derivative).for_each(|(x, derivative)| (*x, *derivative) = function.of(*x));
 }
 
 /// The product, over the first.
@@ -232,9 +236,9 @@ mod tests {
             }
         };
         let at = || x.clone();
-        check([on_host::<Gelu, f32, 1>(at()), Gelu::of_tensor(at())], activation::gelu(at()));
-        check([on_host::<GeluNew, f32, 1>(at()), GeluNew::of_tensor(at())], activation::gelu_approximate(at()));
-        check([on_host::<Silu, f32, 1>(at()), Silu::of_tensor(at())], activation::silu(at()));
+        check([on_host::<Gelu, f32, 1>(Gelu, at()), Gelu.of_tensor(at())], activation::gelu(at()));
+        check([on_host::<GeluNew, f32, 1>(GeluNew, at()), GeluNew.of_tensor(at())], activation::gelu_approximate(at()));
+        check([on_host::<Silu, f32, 1>(Silu, at()), Silu.of_tensor(at())], activation::silu(at()));
     }
 
     #[test]

@@ -159,9 +159,14 @@ impl Mask {
         custom_vjp((input,), |(input,)| self.apply(input), |mask, grad| (Some(mask.apply(grad).0),))
     }
 
-    /// Multiplies the elements of a row of a tensor of this shape, from the first one on, by the mask.
-    pub(crate) fn apply_to_row<T: Real, const D: usize>(&self, shape: [usize; D], row: usize, values: &mut [T]) {
-        self.keep.apply(self.elements.row(shape, row), self.elements.first::<D>(), values);
+    /// Multiplies the elements of a row of a tensor of this shape, from element `first` on, by the mask.
+    pub(crate) fn apply_to_row<T: Real, const D: usize>(
+        &self,
+        shape: [usize; D],
+        (row, first): (usize, usize),
+        values: &mut [T],
+    ) {
+        self.keep.apply(self.elements.row(shape, row), self.elements.first::<D>() + first, values);
     }
 
     /// Multiplies a tensor by the mask. The second result applies the same mask to the gradient.
@@ -186,7 +191,7 @@ impl Mask {
         let mut values = Owned::<T>::take(x);
         host::for_blocks(values.slice_mut(), (rows * length).max(1), |block, values| {
             for (index, values) in values.chunks_exact_mut(length).enumerate() {
-                self.apply_to_row(shape, block * rows + index, values);
+                self.apply_to_row(shape, (block * rows + index, 0), values);
             }
         });
         values.into_tensor(&device)

@@ -10,7 +10,7 @@
 //!
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
-//! | [`Dropout`], [`DropPath`], [`Activation`] | nothing |
+//! | [`Dropout`], [`DropPath`], [`Activation`], [`softcap()`] | nothing |
 //! | [`RmsNorm`], [`LayerNorm`], [`Norm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitConv2d`] | output channels, or input channels |
@@ -37,8 +37,8 @@
 //! | [`SplitEmbedding`], [`lookup`](embedding::lookup) | half | half | the sums over positions in the gradient |
 //! | [`RmsNorm`], [`LayerNorm`], [`SyncBatchNorm`] | f32, and the running statistics | that of the input | all |
 //! | [`Dropout`], [`DropPath`] | | that of the input | all; the mask has no type |
-//! | [`Activation`] | | that of the input | all |
-//! | [`MultiHeadAttention`] | half, norms and scales of heads f32 | half | norms, cosines, rotation by positions, each rounded once; scale, bias, masks, softmax, dropout; not q kᵀ and the product with v |
+//! | [`Activation`], [`softcap()`] | | that of the input | all |
+//! | [`MultiHeadAttention`] | half, norms and scales of heads f32 | half | norms, cosines, rotation by positions, each rounded once; scale, softcap, bias, masks, softmax, dropout; not q kᵀ and the product with v |
 //! | [`RelativeBias`], [`WindowBias`] | f32 | f32 | all; attention takes a bias of any type |
 //! | [`ParallelMlp`] | half | half | as its parts |
 //! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts, on the host the sums over a token's experts in the gradient; not their products |
@@ -82,6 +82,7 @@ mod running;
 mod of_epl;
 pub mod global;
 pub mod activation;
+pub mod softcap;
 pub mod dropout;
 mod drop_path;
 pub mod norm;
@@ -122,6 +123,7 @@ pub use norm::{
     BatchStatistics, LayerNorm, LayerNormConfig, Norm, NormConfig, NormKind, RmsNorm, RmsNormConfig, SyncBatchNorm,
     SyncBatchNormConfig,
 };
+pub use softcap::softcap;
 pub use top_k::{split_equal, split_in_top_k, split_top_k};
 pub use transformer::{
     LayerExpertsConfig, NormOrder, TransformerCache, TransformerInput, TransformerLayer, TransformerLayerConfig,

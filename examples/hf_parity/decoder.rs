@@ -1,4 +1,4 @@
-//! GPT-2, Llama and Qwen3 under a layout.
+//! Decoders, from GPT-2 to Gemma 2, under a layout.
 
 use std::ops::Range;
 use std::path::Path;

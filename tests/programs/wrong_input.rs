@@ -428,7 +428,6 @@ fn generation_says_what_is_wrong_before_it_loads() {
     config("switch");
     assert_error(&say(&ids), 1, &["do not fit the model", "missing: "]);
     config("vit");
-    let expected =
-        "is a `vit`, which does not write text here; supported are gpt2, llama, qwen3, t5 and switch_transformers";
+    let expected = "is a `vit`, which does not write text here; supported are t5, switch_transformers, gpt2, llama, qwen3, mixtral, ";
     assert_error(&say(&ids), 1, &[expected]);
 }

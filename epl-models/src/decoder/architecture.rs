@@ -19,13 +19,15 @@ pub enum Architecture {
     Mixtral,
     /// A Qwen3 with experts.
     Qwen3Moe,
+    /// Rotary positions, norms around each part, limits of scores and logits, windows.
+    Gemma2,
 }
 
-/// The names of all, for errors.
-pub(super) const SUPPORTED: &str = "gpt2, llama, qwen3, mixtral and qwen3_moe";
-
 impl Architecture {
-    const ALL: [Self; 5] = [Self::Gpt2, Self::Llama, Self::Qwen3, Self::Mixtral, Self::Qwen3Moe];
+    const ALL: [Self; 6] = [Self::Gpt2, Self::Llama, Self::Qwen3, Self::Mixtral, Self::Qwen3Moe, Self::Gemma2];
+
+    /// What `config.json` calls them, for errors.
+    pub const SUPPORTED: &'static str = "gpt2, llama, qwen3, mixtral, qwen3_moe and gemma2";
 
     /// What `config.json` calls it, as `model_type`.
     pub fn model_type(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Architecture {
             Self::Qwen3 => "qwen3",
             Self::Mixtral => "mixtral",
             Self::Qwen3Moe => "qwen3_moe",
+            Self::Gemma2 => "gemma2",
         }
     }
 
@@ -46,6 +49,7 @@ impl Architecture {
             Self::Qwen3 => "Qwen3ForCausalLM",
             Self::Mixtral => "MixtralForCausalLM",
             Self::Qwen3Moe => "Qwen3MoeForCausalLM",
+            Self::Gemma2 => "Gemma2ForCausalLM",
         }
     }
 
@@ -55,6 +59,7 @@ impl Architecture {
             Self::Gpt2 => &[50_256],
             Self::Llama | Self::Mixtral => &[2],
             Self::Qwen3 | Self::Qwen3Moe => &[],
+            Self::Gemma2 => &[1],
         }
     }
 
@@ -69,62 +74,108 @@ impl Architecture {
     ///
     /// [`Error::Export`] with the field that none has together with the others.
     pub fn of(config: &DecoderConfig) -> Result<Self> {
-        let found = match (config.rotary.is_some(), config.qk_norm, config.experts.is_some()) {
+        let experts = config.experts.is_some();
+        let found = match (config.rotary.is_some(), config.sandwich_norm, config.qk_norm, experts) {
             (false, ..) => Self::Gpt2,
-            (true, false, false) => Self::Llama,
-            (true, true, false) => Self::Qwen3,
-            (true, false, true) => Self::Mixtral,
-            (true, true, true) => Self::Qwen3Moe,
+            (true, true, ..) => Self::Gemma2,
+            (true, false, false, false) => Self::Llama,
+            (true, false, true, false) => Self::Qwen3,
+            (true, false, false, true) => Self::Mixtral,
+            (true, false, true, true) => Self::Qwen3Moe,
         };
-        let norm = if found == Self::Gpt2 { NormKind::LayerNorm } else { NormKind::RmsNorm };
-        let class = found.class();
-        let differs = |field, needed: &str| Err(Error::export(field, format!("should be {needed} in a {class}")));
+        match found.lacks(config) {
+            Some((field, needed)) => Err(Error::export(field, format!("should be {needed} in a {}", found.class()))),
+            None => Ok(found),
+        }
+    }
+
+    /// The first field whose value it has not, with what it should be.
+    fn lacks(self, config: &DecoderConfig) -> Option<Lack> {
+        let norm = if self == Self::Gpt2 { NormKind::LayerNorm } else { NormKind::RmsNorm };
         if config.norm != norm {
-            return differs("norm", &format!("{norm:?}"));
+            return Some(("norm", format!("{norm:?}")));
         }
-        if config.gated != (found != Self::Gpt2) {
-            return differs("gated", if config.gated { "false" } else { "true" });
+        let differs = |(field, has, needed): (_, bool, Option<bool>)| Some((field, needed.filter(|it| *it != has)?));
+        if let Some((field, needed)) = self.flags(config).into_iter().find_map(differs) {
+            return Some((field, needed.to_string()));
         }
-        match (&config.experts, found) {
-            (Some(_), Self::Gpt2) => return differs("experts", "none"),
-            (Some(experts), found) => check_experts(experts, found)?,
-            (None, _) => {}
+        let of_gemma2 = [
+            ("query_pre_attn_scalar", config.query_pre_attn_scalar.is_some()),
+            ("attention_softcap", config.attention_softcap.is_some()),
+            ("logit_softcap", config.logit_softcap.is_some()),
+        ];
+        if let Some((field, _)) = of_gemma2.into_iter().find(|(_, has)| *has && self != Self::Gemma2) {
+            return Some((field, "none".to_string()));
         }
-        match found {
-            Self::Gpt2 if config.qk_norm => differs("qk_norm", "false"),
-            Self::Gpt2 if config.key_heads() != config.heads => differs("kv_heads", "as many as `heads`"),
+        let experts = config.experts.as_ref().and_then(|experts| lacks_of_experts(experts, self));
+        experts.or_else(|| self.lacks_of_windows(config)).or_else(|| match self {
+            Self::Gpt2 if config.key_heads() != config.heads => Some(("kv_heads", "as many as `heads`".to_string())),
             Self::Gpt2 if config.head_width() * config.heads != config.d_model => {
-                differs("head_dim", "`d_model` divided by `heads`")
+                Some(("head_dim", "`d_model` divided by `heads`".to_string()))
             }
-            Self::Gpt2 if !config.attention_bias => differs("attention_bias", "true"),
-            Self::Gpt2 if !config.feed_forward_bias => differs("feed_forward_bias", "true"),
-            Self::Qwen3 | Self::Mixtral | Self::Qwen3Moe if config.feed_forward_bias => {
-                differs("feed_forward_bias", "false")
-            }
-            Self::Mixtral if config.attention_bias => differs("attention_bias", "false"),
-            _ => Ok(found),
-        }
+            _ => None,
+        })
+    }
+
+    /// Windows that it has not.
+    fn lacks_of_windows(self, config: &DecoderConfig) -> Option<Lack> {
+        let sizes: Vec<&usize> = config.windows.iter().flatten().collect();
+        let needed = match self {
+            Self::Gpt2 | Self::Llama if !sizes.is_empty() => "none",
+            _ if sizes.iter().any(|size| *size != sizes[0]) => "of one size",
+            _ if !self.mixes_windows() && (1..config.windows.len()).contains(&sizes.len()) => "the same for all layers",
+            _ => return None,
+        };
+        Some(("windows", needed.to_string()))
+    }
+
+    /// Whether some of its layers may have a window and others not.
+    pub(super) fn mixes_windows(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::Gemma2)
+    }
+
+    /// What a shape has, and what it should have, if that is not open.
+    fn flags(self, config: &DecoderConfig) -> [(&'static str, bool, Option<bool>); 7] {
+        let (gpt2, gemma2) = (self == Self::Gpt2, self == Self::Gemma2);
+        let attention_bias = match self {
+            Self::Gpt2 => Some(true),
+            Self::Mixtral => Some(false),
+            _ => None,
+        };
+        let feed_forward_bias = if self == Self::Llama { None } else { Some(gpt2) };
+        [
+            ("gated", config.gated, Some(!gpt2)),
+            ("qk_norm", config.qk_norm, Some(matches!(self, Self::Qwen3 | Self::Qwen3Moe))),
+            ("sandwich_norm", config.sandwich_norm, Some(gemma2)),
+            ("zero_centered_gamma", config.zero_centered_gamma, Some(gemma2)),
+            ("scaled_embeddings", config.scaled_embeddings, Some(gemma2)),
+            ("attention_bias", config.attention_bias, attention_bias),
+            ("feed_forward_bias", config.feed_forward_bias, feed_forward_bias),
+        ]
     }
 }
 
-/// Refuses experts that the architecture has not.
-fn check_experts(experts: &DecoderExpertsConfig, architecture: Architecture) -> Result<()> {
-    let class = architecture.class();
-    let differs =
-        |field: &'static str, needed: &str| Err(Error::export(field, format!("should be {needed} in a {class}")));
-    match (architecture, experts.gate) {
-        _ if experts.capacity != Capacity::Unlimited => differs("experts.capacity", "Capacity::Unlimited"),
-        _ if experts.shared.is_some() => differs("experts.shared", "none"),
-        _ if experts.bias_rate.is_some() => differs("experts.bias_rate", "none"),
+/// A field, and what it should be.
+type Lack = (&'static str, String);
+
+/// Experts that the architecture has not.
+fn lacks_of_experts(experts: &DecoderExpertsConfig, architecture: Architecture) -> Option<Lack> {
+    let (field, needed) = match (architecture, experts.gate) {
+        (Architecture::Gpt2 | Architecture::Llama | Architecture::Qwen3 | Architecture::Gemma2, _) => {
+            ("experts", "none")
+        }
+        _ if experts.capacity != Capacity::Unlimited => ("experts.capacity", "Capacity::Unlimited"),
+        _ if experts.shared.is_some() => ("experts.shared", "none"),
+        _ if experts.bias_rate.is_some() => ("experts.bias_rate", "none"),
         (Architecture::Mixtral, Gate::TopK { renormalise: true, .. }) if !experts.dense_layers.is_empty() => {
-            differs("experts.dense_layers", "empty")
+            ("experts.dense_layers", "empty")
         }
-        (Architecture::Mixtral, Gate::TopK { renormalise: true, .. }) | (Architecture::Qwen3Moe, Gate::TopK { .. }) => {
-            Ok(())
-        }
-        (Architecture::Qwen3Moe, _) => differs("experts.gate", "Gate::TopK"),
-        _ => differs("experts.gate", "Gate::TopK, renormalised"),
-    }
+        (Architecture::Mixtral, Gate::TopK { renormalise: true, .. }) => return None,
+        (Architecture::Qwen3Moe, Gate::TopK { .. }) => return None,
+        (Architecture::Qwen3Moe, _) => ("experts.gate", "Gate::TopK"),
+        (Architecture::Mixtral, _) => ("experts.gate", "Gate::TopK, renormalised"),
+    };
+    Some((field, needed.to_string()))
 }
 
 #[cfg(test)]
@@ -139,8 +190,12 @@ mod tests {
             let is_routed = architecture == Architecture::Qwen3Moe;
             let family = if is_routed { "qwen3" } else { architecture.model_type() };
             assert!(name.starts_with(family) && name.contains("b-a") == is_routed, "{name}: {architecture:?}");
+        }
+        for architecture in Architecture::ALL {
             assert_eq!(Architecture::named(architecture.model_type()), Some(architecture));
         }
+        let names = Architecture::ALL.map(Architecture::model_type).join(", ");
+        assert_eq!(Architecture::SUPPORTED.replace(" and ", ", "), names);
         assert_eq!(Architecture::named("t5"), None);
     }
 
@@ -167,5 +222,26 @@ mod tests {
         );
         let qwen3 = llama().with_qk_norm(true).with_feed_forward_bias(true);
         assert!(refused(qwen3).contains("`feed_forward_bias` should be false in a Qwen3ForCausalLM"));
+        // What Gemma 2 has and the others have not, and the other way round.
+        let gemma2 = || DecoderConfig::preset("gemma2-2b").unwrap();
+        assert!(
+            refused(gemma2().with_sandwich_norm(false)).contains("`zero_centered_gamma` should be false in a Llama")
+        );
+        assert!(
+            refused(gemma2().with_zero_centered_gamma(false)).contains("`zero_centered_gamma` should be true in a Gem")
+        );
+        assert!(refused(gemma2().with_scaled_embeddings(false)).contains("`scaled_embeddings` should be true"));
+        assert!(refused(gemma2().with_qk_norm(true)).contains("`qk_norm` should be false in a Gemma2ForCausalLM"));
+        assert!(refused(gemma2().with_experts(Some(experts()))).contains("`experts` should be none"));
+        assert!(
+            refused(llama().with_query_pre_attn_scalar(Some(9))).contains("`query_pre_attn_scalar` should be none")
+        );
+        assert!(refused(gpt2().with_attention_softcap(Some(9.0))).contains("`attention_softcap` should be none"));
+        assert!(refused(llama().with_logit_softcap(Some(9.0))).contains("`logit_softcap` should be none in a Llama"));
+        assert!(refused(llama().with_windows(vec![Some(9)])).contains("`windows` should be none in a Llama"));
+        let mixtral = llama().with_experts(Some(experts())).with_windows(vec![Some(9), None]);
+        assert!(refused(mixtral).contains("`windows` should be the same for all layers in a Mixtral"));
+        let sizes = gemma2().with_windows(vec![Some(9), Some(8)]);
+        assert!(refused(sizes).contains("`windows` should be of one size in a Gemma2ForCausalLM"));
     }
 }

@@ -16,6 +16,9 @@ use crate::rows::is_token;
 /// | Qwen3 | rotary | RMSNorm | SiLU, gated | none | fewer | yes |
 /// | Mixtral | rotary | RMSNorm | two of several experts, each SiLU, gated | none | fewer | no |
 /// | Qwen3-MoE | rotary | RMSNorm | some of many experts, each SiLU, gated | none | fewer | yes |
+/// | Gemma 2 | rotary | RMSNorm before and behind each part, gamma around zero | GELU by tanh, gated | none | fewer | no |
+///
+/// A Gemma 2 also scales its embeddings, limits its scores and logits, and has a window in every other layer.
 ///
 /// ```
 /// use epl_models::DecoderConfig;
@@ -29,7 +32,8 @@ use crate::rows::is_token;
 /// ([arXiv:2307.09288](https://arxiv.org/abs/2307.09288)); *The Llama 3 Herd of Models*, Llama Team, 2024
 /// ([arXiv:2407.21783](https://arxiv.org/abs/2407.21783)); *Qwen3 Technical Report*, Qwen Team, 2025
 /// ([arXiv:2505.09388](https://arxiv.org/abs/2505.09388)); *Mixtral of Experts*, Jiang et al., 2024
-/// ([arXiv:2401.04088](https://arxiv.org/abs/2401.04088)).
+/// ([arXiv:2401.04088](https://arxiv.org/abs/2401.04088)); *Gemma 2*, Gemma Team, 2024
+/// ([arXiv:2408.00118](https://arxiv.org/abs/2408.00118)).
 #[derive(Config, Debug, PartialEq)]
 pub struct DecoderConfig {
     /// The number of tokens.
@@ -55,12 +59,32 @@ pub struct DecoderConfig {
     pub positions: usize,
     /// How positions turn queries and keys. Default: each position has a vector that is learned, which is added to the token's
     pub rotary: Option<RotaryConfig>,
+    /// Whether the vectors of the tokens are multiplied by √`d_model`, as their type has that number.
+    #[config(default = false)]
+    pub scaled_embeddings: bool,
+    /// How many positions a layer sees, its own the last of them, or that it sees all before it: by layer, in turn, so that two
+    /// entries are those of every other layer. Default: all layers see all
+    #[config(default = "Vec::new()")]
+    pub windows: Vec<Option<usize>>,
+    /// Scores are divided by the square root of this. Default: the width of a head
+    pub query_pre_attn_scalar: Option<usize>,
+    /// The limit that scores come near and do not pass: see [`softcap()`](epl_modules::softcap()). Default: none
+    pub attention_softcap: Option<f64>,
+    /// The same of the logits. Default: none
+    pub logit_softcap: Option<f64>,
     /// The formula of the norms.
     #[config(default = "NormKind::LayerNorm")]
     pub norm: NormKind,
     /// Added to the variance, or to the mean square, inside the norms.
     #[config(default = 1e-5)]
     pub epsilon: f64,
+    /// Whether the norms' scales are one and `gamma`: see
+    /// [`RmsNormConfig::zero_centered_gamma`](epl_modules::RmsNormConfig::zero_centered_gamma).
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
+    /// Whether what each part adds to the hidden states has a norm, too: see [`NormOrder::Sandwich`](epl_modules::NormOrder).
+    #[config(default = false)]
+    pub sandwich_norm: bool,
     /// Whether each head's query and key have an RMS norm.
     #[config(default = false)]
     pub qk_norm: bool,
@@ -114,6 +138,12 @@ impl DecoderConfig {
         self.head_dim.unwrap_or(self.d_model / self.heads.max(1))
     }
 
+    /// How many positions a layer sees, if not all before it.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        let turn = layer.checked_rem(self.windows.len())?;
+        self.windows[turn]
+    }
+
     /// The experts of a layer, if it has any.
     pub fn experts_of(&self, layer: usize) -> Option<&DecoderExpertsConfig> {
         self.experts.as_ref().filter(|experts| experts.are_in(layer))
@@ -135,6 +165,8 @@ impl DecoderConfig {
             ("head_dim", self.head_dim.unwrap_or(1)),
             ("layers", self.layers),
             ("positions", self.positions),
+            ("windows", self.windows.iter().flatten().copied().min().unwrap_or(1)),
+            ("query_pre_attn_scalar", self.query_pre_attn_scalar.unwrap_or(1)),
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return invalid(format!("`{name}` is 0; it should be at least 1"));
@@ -154,6 +186,15 @@ impl DecoderConfig {
         ];
         if let Some((name, share)) = shares.iter().find(|(_, share)| !(0.0..1.0).contains(share)) {
             return invalid(format!("`{name}` is {share}; it should be at least 0 and below 1"));
+        }
+        let caps = [("attention_softcap", self.attention_softcap), ("logit_softcap", self.logit_softcap)];
+        let wrong = |cap: &f64| !cap.is_finite() || *cap <= 0.0;
+        if let Some((name, cap)) = caps.iter().find_map(|(name, cap)| Some((name, cap.filter(wrong)?))) {
+            return invalid(format!("`{name}` is {cap}; it should be finite and positive"));
+        }
+        if self.windows.len() > self.layers {
+            let (windows, layers) = (self.windows.len(), self.layers);
+            return invalid(format!("`windows` has {windows} entries for {layers} layers; give as many at most"));
         }
         if let Some(fault) = self.experts.as_ref().and_then(|experts| experts.fault(self.layers)) {
             return invalid(fault);
@@ -188,7 +229,25 @@ mod tests {
         assert!(experts(two().with_auxiliary(-1.0)).contains("`experts.auxiliary` is -1; it should be at least 0"));
         assert!(experts(two().with_dense_layers(vec![3, 12])).contains("has 12; the layers are 0 to 11"));
         assert!(experts(two().with_dense_layers((0..12).collect())).contains("has all 12 layers; leave `experts` out"));
+        assert!(message(config().with_windows(vec![Some(4), Some(0)])).contains("`windows` is 0"));
+        assert!(message(config().with_windows(vec![None; 13])).contains("`windows` has 13 entries for 12 layers"));
+        assert!(message(config().with_query_pre_attn_scalar(Some(0))).contains("`query_pre_attn_scalar` is 0"));
+        assert!(
+            message(config().with_logit_softcap(Some(-1.0))).contains("`logit_softcap` is -1; it should be finite")
+        );
+        assert!(message(config().with_attention_softcap(Some(f64::NAN))).contains("`attention_softcap` is NaN"));
         assert!(message(config().with_dropout(1.0)).contains("`dropout` is 1"));
         assert!(message(config().with_pad(Some(100))).contains("`pad` is token 100; the tokens are 0 to 99"));
+    }
+
+    #[test]
+    fn windows_are_those_of_layers_in_turn() {
+        let windows = |windows: &[Option<usize>]| {
+            let config = DecoderConfig::new(9).with_windows(windows.to_vec());
+            (0..5).map(|layer| config.window_of(layer)).collect::<Vec<_>>()
+        };
+        assert_eq!(windows(&[]), [None; 5]);
+        assert_eq!(windows(&[Some(4)]), [Some(4); 5]);
+        assert_eq!(windows(&[Some(4), Some(2), None]), [Some(4), Some(2), None, Some(4), Some(2)]);
     }
 }

@@ -19,6 +19,8 @@ pub struct DecoderEmbeddings {
     pub positions: Option<Param<Tensor<2>>>,
     /// Dropout of the sum.
     pub dropout: Dropout,
+    #[module(skip)]
+    scaled: bool,
 }
 
 impl DecoderEmbeddings {
@@ -30,6 +32,7 @@ impl DecoderEmbeddings {
                 .init(&place.child("tokens")),
             positions: config.rotary.is_none().then(positions),
             dropout: DropoutConfig::new(config.embedding_dropout).init(&place.child("dropout")),
+            scaled: config.scaled_embeddings,
         }
     }
 
@@ -52,6 +55,8 @@ impl DecoderEmbeddings {
     pub fn forward_at(&self, ids: Tensor<2, Int>, positions: Option<Tensor<2, Int>>) -> Tensor<3> {
         let length = ids.dims()[1];
         let tokens = self.tokens.forward(ids);
+        // In 16 bits the root is rounded, as it was when the published models were trained.
+        let tokens = if self.scaled { tokens * (self.tokens.d_model as f64).sqrt() } else { tokens };
         let sum = match &self.positions {
             Some(table) => {
                 let positions = match positions {

@@ -78,6 +78,38 @@ mod tests {
     }
 
     #[test]
+    fn windows_come_back_and_are_the_defaults_of_the_architecture() {
+        let preset = |name: &str| DecoderConfig::preset(name).unwrap();
+        let windows = |keys: &Map<String, Value>| parsed(keys).unwrap().windows;
+        let alternate = vec![Some(64), None];
+        let late: Vec<Option<usize>> = (0..28).map(|layer| (layer >= 20).then_some(64)).collect();
+        for (name, some) in [
+            ("gemma2-2b", vec![]),
+            ("gemma2-2b", alternate.clone()),
+            ("gemma2-2b", vec![None, None, Some(7)]),
+            ("qwen3-0.6b", alternate.clone()),
+            ("qwen3-0.6b", late.clone()),
+            ("qwen3-30b-a3b", vec![Some(64)]),
+            ("mixtral-8x7b", vec![Some(64)]),
+        ] {
+            let keys = preset(name).with_windows(some.clone()).to_huggingface().unwrap();
+            assert_eq!(windows(&keys), some, "{name}");
+        }
+        let mut gemma2 = preset("gemma2-2b").to_huggingface().unwrap();
+        gemma2.retain(|key, _| !["sliding_window", "layer_types", "attn_logit_softcapping"].contains(&&**key));
+        gemma2.insert("final_logit_softcapping".into(), Value::Null);
+        let found = parsed(&gemma2).unwrap();
+        assert_eq!(found.windows, [Some(4096), None]);
+        assert_eq!((found.attention_softcap, found.logit_softcap), (Some(50.0), None));
+        let mut qwen3 = preset("qwen3-0.6b").with_windows(alternate).to_huggingface().unwrap();
+        qwen3.remove("layer_types");
+        qwen3.insert("max_window_layers".into(), 20.into());
+        assert_eq!(windows(&qwen3), late);
+        qwen3.insert("use_sliding_window".into(), false.into());
+        assert_eq!(windows(&qwen3), []);
+    }
+
+    #[test]
     fn layers_without_experts_are_listed_or_counted() {
         let mut keys = DecoderConfig::preset("qwen3-30b-a3b").unwrap().to_huggingface().unwrap();
         keys.insert("mlp_only_layers".into(), vec![0, 5].into());
@@ -99,10 +131,24 @@ mod tests {
             ("gpt2", "scale_attn_weights", false.into(), "`scale_attn_weights` is false; a GPT-2 has true here"),
             ("gpt2", "add_cross_attention", true.into(), "`add_cross_attention` is true"),
             ("gpt2", "activation_function", "elu".into(), "`activation_function` is `elu`; supported are gelu, "),
-            ("qwen3-0.6b", "use_sliding_window", true.into(), "`use_sliding_window` is true"),
-            ("qwen3-0.6b", "layer_types", vec!["sliding_attention"].into(), "`layer_types` has a `sliding_attention`"),
+            ("llama3-8b", "use_sliding_window", true.into(), "`use_sliding_window` is true; every position of a Llama"),
+            (
+                "qwen3-0.6b",
+                "layer_types",
+                vec!["sliding_attention"].into(),
+                "`layer_types` has 1 entries for 28 layers",
+            ),
+            ("qwen3-0.6b", "layer_types", vec!["sliding_attention"; 28].into(), "`sliding_window` is none"),
+            (
+                "gemma2-2b",
+                "layer_types",
+                vec!["chunked_attention"; 26].into(),
+                "`layer_types` has a `chunked_attention`",
+            ),
+            ("gemma2-2b", "sliding_window", Value::Null, "`sliding_window` is none, and `layer_types` has a"),
+            ("gemma2-2b", "use_bidirectional_attention", true.into(), "`use_bidirectional_attention` is true"),
             ("mixtral-8x7b", "router_jitter_noise", 0.1.into(), "`router_jitter_noise` is not 0"),
-            ("mixtral-8x7b", "sliding_window", 4096.into(), "`sliding_window` is not null"),
+            ("mixtral-8x7b", "layer_types", vec!["sliding_attention"; 32].into(), "`layer_types` differs from"),
             ("qwen3-30b-a3b", "decoder_sparse_step", 0.into(), "`decoder_sparse_step` is 0"),
             ("llama3-8b", "hidden_size", Value::Null, "`hidden_size` is null; it should be a count"),
         ] {

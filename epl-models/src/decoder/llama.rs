@@ -5,23 +5,26 @@ use serde_json::{Map, Value, json};
 
 use super::architecture::Architecture;
 use super::config::DecoderConfig;
-use super::{mixtral, rope};
+use super::{gemma2, mixtral, rope, window};
 use crate::huggingface::{JsonConfig, NameTable, Result, activation_name, written_tokens};
 
+/// Norms before each part.
+const NORMS: [(&str, &str); 2] =
+    [("self_attention.norm", "input_layernorm"), ("feed_forward.norm", "post_attention_layernorm")];
+
+/// Norms of queries and keys.
+const OF_HEADS: [(&str, &str); 2] =
+    [("self_attention.heads.query_norm", "self_attn.q_norm"), ("self_attention.heads.key_norm", "self_attn.k_norm")];
+
 /// The parameters.
-pub(super) fn names() -> NameTable {
+pub(super) fn names(architecture: Architecture) -> NameTable {
     let layer = |part: &str| format!("model.layers.*.{part}");
     let table = NameTable::new()
         .same("embeddings.tokens.weight", "model.embed_tokens.weight")
         .same("final_norm.gamma", "model.norm.weight")
         .transposed("head.weight", "lm_head.weight");
-    let norms = [
-        ("self_attention.norm", "input_layernorm"),
-        ("self_attention.heads.query_norm", "self_attn.q_norm"),
-        ("self_attention.heads.key_norm", "self_attn.k_norm"),
-        ("feed_forward.norm", "post_attention_layernorm"),
-    ];
-    let table = norms.into_iter().fold(table, |table, (ours, stored)| {
+    let norms = if architecture == Architecture::Gemma2 { &gemma2::NORMS[..] } else { &NORMS };
+    let table = norms.iter().chain(&OF_HEADS).fold(table, |table, (ours, stored)| {
         table.same(&format!("layers.*.{ours}.gamma"), &layer(&format!("{stored}.weight")))
     });
     let linear = [
@@ -39,7 +42,6 @@ pub(super) fn names() -> NameTable {
 
 /// The shape; not the tokens that end a text, which another file may say.
 pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<DecoderConfig> {
-    check_variant(json)?;
     let (heads, layers) = (json.count("num_attention_heads")?, json.count("num_hidden_layers")?);
     let defaults = Defaults::of(architecture);
     // A null says that each head of queries has its own of keys.
@@ -52,20 +54,20 @@ pub(super) fn read(json: &JsonConfig, architecture: Architecture) -> Result<Deco
         .with_layers(layers)
         .with_positions(json.count_or("max_position_embeddings", defaults.positions)?)
         .with_rotary(Some(rope::read(json, defaults.theta)?))
+        .with_windows(window::read(json, architecture, layers)?)
         .with_qk_norm(matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe))
         .with_epsilon(json.number_or("rms_norm_eps", defaults.epsilon)?)
-        .with_activation(json.activation_or("hidden_act", Activation::Silu)?)
+        .with_activation(json.activation_or(defaults.activation.0, defaults.activation.1)?)
         .with_experts(mixtral::read(json, architecture, layers)?)
         .with_attention_bias(json.flag_or("attention_bias", false)?)
         .with_feed_forward_bias(architecture == Architecture::Llama && json.flag_or("mlp_bias", false)?)
-        .with_tied_head(json.flag_or("tie_word_embeddings", false)?)
+        .with_tied_head(json.flag_or("tie_word_embeddings", defaults.tied_head)?)
         .with_attention_dropout(json.number_or("attention_dropout", 0.0)?)
         .with_deviation(json.number_or("initializer_range", 0.02)?)
         .with_pad(json.token("pad_token_id")?);
-    match json.has("head_dim") {
-        true => Ok(config.with_head_dim(Some(json.count("head_dim")?))),
-        false => Ok(config.with_head_dim(defaults.head_dim)),
-    }
+    let head_dim = if json.has("head_dim") { Some(json.count("head_dim")?) } else { defaults.head_dim };
+    let config = config.with_head_dim(head_dim);
+    if architecture == Architecture::Gemma2 { gemma2::read(json, config) } else { Ok(config) }
 }
 
 /// What `transformers` takes where a file does not say.
@@ -76,33 +78,33 @@ struct Defaults {
     positions: usize,
     epsilon: f64,
     theta: f64,
+    /// The key of the function, and which one it is.
+    activation: (&'static str, Activation),
+    tied_head: bool,
 }
 
 impl Defaults {
     fn of(architecture: Architecture) -> Self {
-        let llama = Self { key_heads: None, head_dim: None, positions: 2048, epsilon: 1e-6, theta: 10_000.0 };
+        let activation = ("hidden_act", Activation::Silu);
+        let (epsilon, theta) = (1e-6, 10_000.0);
+        let llama =
+            Self { key_heads: None, head_dim: None, positions: 2048, epsilon, theta, activation, tied_head: false };
         match architecture {
             Architecture::Qwen3 => Self { key_heads: Some(32), head_dim: Some(128), positions: 32_768, ..llama },
             Architecture::Qwen3Moe => Self { key_heads: Some(4), positions: 32_768, ..llama },
             Architecture::Mixtral => {
                 Self { key_heads: Some(8), positions: 131_072, epsilon: 1e-5, theta: 1_000_000.0, ..llama }
             }
+            Architecture::Gemma2 => Self {
+                key_heads: Some(4),
+                head_dim: Some(256),
+                positions: 8192,
+                activation: ("hidden_activation", Activation::GeluNew),
+                tied_head: true,
+                ..llama
+            },
             Architecture::Gpt2 | Architecture::Llama => llama,
         }
-    }
-}
-
-/// Refuses variants that would compute something else.
-fn check_variant(json: &JsonConfig) -> Result<()> {
-    if json.flag_or("use_sliding_window", false)? {
-        return Err(json.error("use_sliding_window", "is true; every position sees all before it here"));
-    }
-    if !json.has("layer_types") {
-        return Ok(());
-    }
-    match json.texts("layer_types")?.into_iter().find(|kind| *kind != "full_attention") {
-        Some(other) => Err(json.error("layer_types", format!("has a `{other}`; supported is full_attention"))),
-        None => Ok(()),
     }
 }
 
@@ -130,13 +132,8 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
     });
     let mut keys = if let Value::Object(keys) = keys { keys } else { Map::new() };
     match architecture {
-        Architecture::Qwen3 | Architecture::Qwen3Moe => {
-            if architecture == Architecture::Qwen3 {
-                keys.insert("layer_types".into(), vec!["full_attention"; config.layers].into());
-            }
-            keys.insert("use_sliding_window".into(), false.into());
-            keys.insert("sliding_window".into(), Value::Null);
-        }
+        Architecture::Qwen3 | Architecture::Qwen3Moe => {}
+        Architecture::Gemma2 => gemma2::write(config, &mut keys),
         Architecture::Mixtral => {
             keys.remove("attention_bias");
         }
@@ -144,6 +141,7 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
             keys.insert("mlp_bias".into(), config.feed_forward_bias.into());
         }
     }
+    keys.extend(window::write(config, architecture));
     keys.extend(mixtral::write(config, architecture));
     keys.extend(config.rotary.iter().flat_map(rope::write));
     keys

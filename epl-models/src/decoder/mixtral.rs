@@ -39,9 +39,6 @@ pub(super) fn read(
             if json.number_or("router_jitter_noise", 0.0)? != 0.0 {
                 return Err(json.error("router_jitter_noise", "is not 0; what experts read has no noise here"));
             }
-            if json.has("sliding_window") {
-                return Err(json.error("sliding_window", "is not null; every position sees all before it here"));
-            }
             let gate = Gate::TopK { experts: json.count_or("num_experts_per_tok", 2)?, renormalise: true };
             (json.count_or("num_local_experts", 8)?, gate, None, Vec::new())
         }
@@ -90,7 +87,6 @@ pub(super) fn write(config: &DecoderConfig, architecture: Architecture) -> Map<S
         Architecture::Mixtral => {
             keys["num_local_experts"] = experts.experts.into();
             keys["router_jitter_noise"] = 0.0.into();
-            keys["sliding_window"] = Value::Null;
             // Where none is said, that of the model's width.
             keys["head_dim"] = config.head_dim.into();
             // An expert's.

@@ -1,9 +1,9 @@
-//! Causal decoders of equal layers that write the next token: GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE are one model
-//! with options.
+//! Causal decoders that write the next token: GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE and Gemma 2 are one model with options.
 //!
 //! ```text
 //! segment 0        tokens (+ positions) ─ dropout                      ─┐ carry: hidden states
-//! segments 1..L    layer i: norm ─ attention ─ norm ─ feed-forward      │
+//! segments 1..L    layer i: norm ─ attention (─ norm)                   │
+//!                           norm ─ feed-forward (─ norm)                │
 //! segment L+1      norm ─ head                                         ─┘ logits, split by classes
 //! ```
 //!
@@ -12,7 +12,8 @@
 //! - [`embeddings`], `layer`: from tokens to hidden states;
 //! - [`model`]: the whole; [`segments`]: the whole as a chain for the engine; [`generate`]: what it writes behind a prompt;
 //! - [`architecture`]: which model of Hugging Face a shape is; `gpt2`, `llama`: what each calls its parameters and the keys of its
-//!   `config.json`, `mixtral`: those of experts, `rope`: the keys of rotary positions;
+//!   `config.json`, `mixtral`: those of experts, `gemma2`: those that a Llama has not, `rope`: the keys of rotary positions,
+//!   `window`: those of windows;
 //! - [`names`], [`import`], [`mod@export`]: checkpoints of Hugging Face.
 
 pub mod experts;
@@ -27,9 +28,11 @@ pub mod segments;
 pub mod generate;
 pub mod architecture;
 mod rope;
+mod window;
 mod gpt2;
 mod llama;
 mod mixtral;
+mod gemma2;
 pub mod names;
 pub mod import;
 pub mod export;

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use epl_comm::{Error, Split, unwind};
 use epl_core::{Context, Model, Place};
-use epl_modules::{Norm, NormConfig, SplitLinear, SplitLinearConfig, TransformerLayer};
+use epl_modules::{Norm, NormConfig, SplitLinear, SplitLinearConfig, TransformerLayer, softcap};
 
 use super::batch::DecoderBatch;
 use super::carry::DecoderCarry;
@@ -50,6 +50,7 @@ impl DecoderConfig {
             final_norm: NormConfig::new(self.d_model)
                 .with_kind(self.norm)
                 .with_epsilon(self.epsilon)
+                .with_zero_centered_gamma(self.zero_centered_gamma)
                 .init(&place.child("final_norm")),
             head: (!self.tied_head).then(|| head.init(&place.child("head"))),
             config: self.clone(),
@@ -96,9 +97,13 @@ impl Decoder {
     /// - output: split along the last dim of `[rows, length, vocab]`
     pub(super) fn logits(&self, hidden: Tensor<3>) -> Split<3> {
         let hidden = self.final_norm.forward(hidden);
-        match &self.head {
+        let logits = match &self.head {
             Some(head) => head.forward(hidden),
             None => self.embeddings.tokens.logits(hidden),
+        };
+        match self.config.logit_softcap {
+            Some(cap) => self.split(softcap(logits.local(), cap)),
+            None => logits,
         }
     }
 

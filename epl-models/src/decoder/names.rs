@@ -1,6 +1,6 @@
 //! Where the parameters of a decoder stand in a folder of Hugging Face.
 
-use super::architecture::{Architecture, SUPPORTED};
+use super::architecture::Architecture;
 use super::config::DecoderConfig;
 use super::{gpt2, llama, mixtral};
 use crate::huggingface::{Folder, NameTable, Names, Result};
@@ -11,7 +11,7 @@ const HEAD: &str = "lm_head.weight";
 /// Buffers that older versions of `transformers` have stored, and that are no weights.
 const BUFFERS: [&str; 3] = [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"];
 
-/// The names of `GPT2LMHeadModel`, `LlamaForCausalLM`, `Qwen3ForCausalLM`, `MixtralForCausalLM` and `Qwen3MoeForCausalLM`.
+/// The names of the classes of [`Architecture`].
 #[derive(Clone, Debug)]
 pub struct DecoderNames {
     /// Whether the head is not a copy of the table of the tokens.
@@ -40,8 +40,8 @@ impl DecoderNames {
     fn with(architecture: Architecture, prefix: &str, config: &DecoderConfig) -> Self {
         let table = match (architecture, &config.experts) {
             (Architecture::Gpt2, _) => gpt2::names(prefix),
-            (_, Some(experts)) => mixtral::names(llama::names(), architecture, experts.experts),
-            (_, None) => llama::names(),
+            (_, Some(experts)) => mixtral::names(llama::names(architecture), architecture, experts.experts),
+            (_, None) => llama::names(architecture),
         };
         Self { own_head: !config.tied_head, table }
     }
@@ -50,7 +50,7 @@ impl DecoderNames {
 /// The architecture of a folder.
 pub(super) fn architecture(folder: &Folder) -> Result<Architecture> {
     let model_type = folder.model_type()?;
-    Architecture::named(model_type).ok_or_else(|| folder.unsupported(model_type, SUPPORTED))
+    Architecture::named(model_type).ok_or_else(|| folder.unsupported(model_type, Architecture::SUPPORTED))
 }
 
 impl Names for DecoderNames {
@@ -100,6 +100,10 @@ mod tests {
             llama.source("layers.2.self_attention.heads.key_norm.gamma"),
             same("model.layers.2.self_attn.k_norm.weight")
         );
+        let gemma2 = names(DecoderConfig::preset("gemma2-2b").unwrap());
+        let post = "model.layers.2.post_attention_layernorm.weight";
+        assert_eq!(llama.paths(post), ["layers.2.feed_forward.norm.gamma"]);
+        assert_eq!(gemma2.paths(post), ["layers.2.self_attention.output_norm.gamma"]);
         assert_eq!(llama.source("head.weight"), turned("lm_head.weight"));
         assert!(gpt2.may_be_left("lm_head.weight") && gpt2.paths("lm_head.weight").is_empty());
         assert!(!llama.may_be_left("lm_head.weight"));

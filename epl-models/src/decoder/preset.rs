@@ -9,7 +9,7 @@ use super::experts::DecoderExpertsConfig;
 type Preset = (&'static str, fn() -> DecoderConfig);
 
 /// The names that [`DecoderConfig::preset`] knows.
-const PRESETS: [Preset; 21] = [
+const PRESETS: [Preset; 24] = [
     ("gpt2", || gpt2(12, 768, 12)),
     ("gpt2-medium", || gpt2(24, 1024, 16)),
     ("gpt2-large", || gpt2(36, 1280, 20)),
@@ -35,6 +35,9 @@ const PRESETS: [Preset; 21] = [
     ("mixtral-8x22b", || {
         mixtral(Shape { layers: 56, d_model: 6144, d_ff: 16_384, heads: 48, kv_heads: 8 }, (65_536, 0.001))
     }),
+    ("gemma2-2b", || gemma2(Shape { layers: 26, d_model: 2304, d_ff: 9216, heads: 8, kv_heads: 4 }, (256, 256))),
+    ("gemma2-9b", || gemma2(Shape { layers: 42, d_model: 3584, d_ff: 14_336, heads: 16, kv_heads: 8 }, (256, 256))),
+    ("gemma2-27b", || gemma2(Shape { layers: 46, d_model: 4608, d_ff: 36_864, heads: 32, kv_heads: 16 }, (128, 144))),
 ];
 
 impl DecoderConfig {
@@ -55,6 +58,7 @@ impl DecoderConfig {
     /// | `qwen3-8b`, `qwen3-14b`, `qwen3-32b` | 36 × 4096, 40 × 5120, 64 × 5120 | 151936 |
     /// | `qwen3-30b-a3b`, `qwen3-235b-a22b` | 48 × 2048, 94 × 4096; 8 of 128 experts | 151936 |
     /// | `mixtral-8x7b`, `mixtral-8x22b` | 32 × 4096, 56 × 6144; 2 of 8 experts | 32000 |
+    /// | `gemma2-2b`, `gemma2-9b`, `gemma2-27b` | 26 × 2304, 42 × 3584, 46 × 4608; tied | 256000 |
     ///
     /// # Errors
     ///
@@ -161,13 +165,30 @@ fn mixtral(shape: Shape, (positions, coefficient): (usize, f64)) -> DecoderConfi
         .with_experts(Some(experts(8, 2, None, coefficient)))
 }
 
+fn gemma2(shape: Shape, (head_dim, scalar): (usize, usize)) -> DecoderConfig {
+    shape
+        .of(DecoderConfig::llama_like(256_000))
+        .with_head_dim(Some(head_dim))
+        .with_positions(8192)
+        .with_epsilon(1e-6)
+        .with_activation(Activation::GeluNew)
+        .with_tied_head(true)
+        .with_scaled_embeddings(true)
+        .with_zero_centered_gamma(true)
+        .with_sandwich_norm(true)
+        .with_windows(vec![Some(4096), None])
+        .with_query_pre_attn_scalar(Some(scalar))
+        .with_attention_softcap(Some(50.0))
+        .with_logit_softcap(Some(30.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::huggingface::export::parameters;
 
     /// As counted over the published weights, a tied head once.
-    const PUBLISHED: [(&str, usize); 21] = [
+    const PUBLISHED: [(&str, usize); 24] = [
         ("gpt2", 124_439_808),
         ("gpt2-medium", 354_823_168),
         ("gpt2-large", 774_030_080),
@@ -189,6 +210,9 @@ mod tests {
         ("qwen3-235b-a22b", 235_093_634_560),
         ("mixtral-8x7b", 46_702_792_704),
         ("mixtral-8x22b", 140_620_634_112),
+        ("gemma2-2b", 2_614_341_888),
+        ("gemma2-9b", 9_241_705_984),
+        ("gemma2-27b", 27_227_128_320),
     ];
 
     #[test]

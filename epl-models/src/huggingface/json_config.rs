@@ -112,6 +112,20 @@ impl JsonConfig {
         if self.has(key) { self.number(key) } else { Ok(default) }
     }
 
+    /// What `read` reads; `default` when the key is missing, and nothing when it is null.
+    pub(crate) fn unless_null<T>(
+        &self,
+        key: &str,
+        default: Option<T>,
+        read: impl FnOnce(&Self, &str) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match self.values.get(key) {
+            None => Ok(default),
+            Some(Value::Null) => Ok(None),
+            Some(_) => read(self, key).map(Some),
+        }
+    }
+
     /// A token's number, or another one when the key is missing or null.
     pub fn token_or(&self, key: &str, default: i64) -> Result<i64> {
         if self.has(key) { self.get(key, "the number of a token", Value::as_i64) } else { Ok(default) }

@@ -32,6 +32,23 @@ fn check_divides(group: &ProcessGroup, path: &str, (count, what): (usize, &str))
     }
 }
 
+/// Refuses a number that scores cannot be multiplied by.
+pub(super) fn check_scale(path: &str, scale: f64) {
+    if !scale.is_finite() {
+        refuse(format!("{path}: attention with a scale of {scale}; it should be finite, head_dim^-0.5 is usual"));
+    }
+}
+
+/// Refuses an input that has no position before another one, where a window is made of those.
+pub(super) fn check_window(input: &AttentionInput, window: usize) {
+    if !input.causal || input.memory.is_some() {
+        let what = if input.memory.is_some() { "a memory" } else { "an input that is not causal" };
+        refuse(format!(
+            "attention with a window of {window} positions got {what}: make the input `causal`, or the layer without `window`"
+        ));
+    }
+}
+
 /// Refuses keys of another batch than the queries'.
 pub(super) fn check_batch(queries: usize, keys: usize) {
     if queries != keys {

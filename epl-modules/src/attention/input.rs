@@ -53,15 +53,16 @@ impl AttentionInput {
         self
     }
 
-    /// A position does not attend to later ones. The last query stands at the last key, so that with a cache the
-    /// new positions follow the cached ones.
+    /// A position does not attend to later ones, and in a layer with a [window](super::MultiHeadAttentionConfig::window) not to
+    /// those that are too far before it. The last query stands at the last key, so that with a cache the new positions follow the
+    /// cached ones.
     #[must_use]
     pub fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
-    /// A bias that is added to the scores of this rank's heads, such as that of a
+    /// A bias that is added to the scores of this rank's heads, behind their softcap, such as that of a
     /// [`RelativeBias`](super::RelativeBias).
     ///
     /// # Shapes
@@ -77,6 +78,15 @@ impl AttentionInput {
     #[must_use]
     pub fn in_windows(mut self, windows: usize) -> Self {
         self.windows = windows;
+        self
+    }
+
+    /// What it says of keys, without the first so many, which a cache has forgotten.
+    pub(super) fn without_first(mut self, forgotten: usize) -> Self {
+        if forgotten > 0 {
+            self.padding = self.padding.map(|padding| padding.slice_dim(1, forgotten..));
+            self.bias = self.bias.map(|bias| bias.slice_dim(3, forgotten..));
+        }
         self
     }
 }

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A rank computes whole heads, so nothing crosses the axis between the two all-reduces (one in forward, one in
-//! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms
-//! and the rotation by positions (`rotary`) are options; so are windows (`windows`, `window_bias`), each of which attends to itself.
+//! backward). Several heads of queries may share one of keys and values (grouped queries), which is on the same rank. The norms,
+//! the rotation by positions (`rotary`), a softcap of the scaled products and a sliding window are options; so are windows of a grid
+//! (`windows`, `window_bias`), each of which attends to itself.
 
 mod cache;
 mod input;

@@ -10,16 +10,17 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::cache::AttentionCache;
-use super::checks::{check_batch, check_heads, check_kv_heads, check_shapes};
+use super::checks::{check_batch, check_heads, check_kv_heads, check_scale, check_shapes, check_window};
 use super::input::AttentionInput;
 use super::rotary::{Angles, Rotary, RotaryConfig};
 use super::scaled_dot_product::attend;
-use super::weighing::Weighing;
+use super::weighing::{Sight, Weighing};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_not_empty, refuse};
 use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
 use crate::norm::{RmsNorm, RmsNormConfig};
 use crate::placement;
+use crate::softcap::Softcap;
 
 /// Configuration to create a [`MultiHeadAttention`] layer using the [init function](MultiHeadAttentionConfig::init).
 #[derive(Config, Debug)]
@@ -38,6 +39,9 @@ pub struct MultiHeadAttentionConfig {
     /// The epsilon of RMS norms of each head's query and key, over the features of a head, before they are turned
     /// ([arXiv:2302.05442](https://arxiv.org/abs/2302.05442)). Default: no norms
     pub qk_norm: Option<f64>,
+    /// Whether these norms have a [zero-centered gamma](RmsNormConfig::zero_centered_gamma). Default: false
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
     /// The dropout probability of the attention weights. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
@@ -46,13 +50,17 @@ pub struct MultiHeadAttentionConfig {
     pub bias: bool,
     /// Whether that of the keys has one, where it differs from the others. Default: `bias`
     pub key_bias: Option<bool>,
-    /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
-    #[config(default = true)]
-    pub scale: bool,
+    /// What scores are multiplied by; T5 has 1. Default: `1 / sqrt(head_dim)`
+    pub scale: Option<f64>,
     /// Whether scores are, in place of that scale, the cosines of queries and keys times e to a learned number of each head, at
     /// most 100 ([arXiv:2111.09883](https://arxiv.org/abs/2111.09883)). Default: false
     #[config(default = false)]
     pub cosine: bool,
+    /// The limit that scores come near and do not pass: see [`softcap()`](crate::softcap()). Default: none
+    pub softcap: Option<f64>,
+    /// How many positions a query of a causal input sees, its own the last of them
+    /// ([arXiv:2004.05150](https://arxiv.org/abs/2004.05150)). Default: all before it
+    pub window: Option<usize>,
     /// How the parameters get their first values. Default: as Burn's `Linear`
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
@@ -101,6 +109,10 @@ pub struct MultiHeadAttention {
     /// What scores are multiplied by.
     pub scale: f64,
     #[module(skip)]
+    softcap: Option<Softcap>,
+    #[module(skip)]
+    window: Option<usize>,
+    #[module(skip)]
     rotary: Option<Rotary>,
     #[module(skip)]
     context: Context,
@@ -112,12 +124,23 @@ impl MultiHeadAttentionConfig {
     /// # Errors
     ///
     /// Unwinds with an error when a size is 0, the heads (of queries, or of keys and values) do not divide over the tensor axis,
-    /// those of queries not over those of keys, `d_model` not over the heads and no `head_dim` is given, or numbers of norms and
-    /// rotary positions cannot be.
+    /// those of queries not over those of keys, `d_model` not over the heads and no `head_dim` is given, or numbers of scores, norms
+    /// and rotary positions cannot be.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
         let n_kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
         self.check(n_kv_heads, place);
         let head_dim = self.head_dim.unwrap_or_else(|| self.default_head_dim(place.path()));
+        let scale = match (self.scale, self.cosine) {
+            (Some(scale), true) => refuse(format!(
+                "{}: a `scale` of {scale}, and scores by cosines, whose scale is learned; leave one of both out",
+                place.path()
+            )),
+            (Some(scale), false) => scale,
+            (None, true) => 1.0,
+            (None, false) => (head_dim as f64).powf(-0.5),
+        };
+        check_scale(place.path(), scale);
+        let softcap = |cap| Softcap::new(cap).unwrap_or_else(|fault| refuse(format!("{}: {fault}", place.path())));
         let inner = self.n_heads * head_dim;
         let linear = |name: &str, initializer: &Option<Initializer>, (d_input, d_output), cut| {
             SplitLinearConfig::new(d_input, d_output)
@@ -128,8 +151,8 @@ impl MultiHeadAttentionConfig {
                 .init(&place.child(name))
         };
         let norm = |name: &str| {
-            let init = |epsilon| RmsNormConfig::new(head_dim).with_epsilon(epsilon).init(&place.child(name));
-            self.qk_norm.map(init)
+            let config = RmsNormConfig::new(head_dim).with_zero_centered_gamma(self.zero_centered_gamma);
+            self.qk_norm.map(|epsilon| config.with_epsilon(epsilon).init(&place.child(name)))
         };
         let logit_scale = || {
             let first = Initializer::Constant { value: 10_f64.ln() };
@@ -149,7 +172,9 @@ impl MultiHeadAttentionConfig {
             n_heads: self.n_heads,
             n_kv_heads,
             head_dim,
-            scale: if self.scale && !self.cosine { (head_dim as f64).powf(-0.5) } else { 1.0 },
+            scale,
+            softcap: self.softcap.map(softcap),
+            window: self.window,
             rotary: self.rotary.map(|rotary| Rotary::new(&rotary, head_dim, place.path())),
             context: place.context().clone(),
         }
@@ -161,6 +186,7 @@ impl MultiHeadAttentionConfig {
             ("n_heads", self.n_heads),
             ("head_dim", self.head_dim.unwrap_or(1)),
             ("n_kv_heads", n_kv_heads),
+            ("window", self.window.unwrap_or(1)),
         ];
         check_not_empty(place.path(), "attention", &sizes);
         check_heads(place.context().tensor(), place.path(), self.n_heads);
@@ -189,14 +215,14 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when the memory is that of another batch, or there is one and positions are rotary, a mask or bias
-    /// has another shape, or a peer fails.
+    /// Unwinds with an error when the memory is that of another batch, or there is one and positions are rotary, there is a window
+    /// and the input is not causal, a mask or bias has another shape, or a peer fails.
     pub fn forward(&self, input: AttentionInput) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
         let angles = self.angles(&query, input.memory.is_some(), 0);
         let source = input.memory.clone().map_or_else(|| query.clone(), |memory| memory.copied(self.group()));
         let keys_values = self.keys_values(source, angles.as_ref());
-        self.attend(self.queries(query, angles.as_ref()), keys_values, input)
+        self.attend(self.queries(query, angles.as_ref()), keys_values, (input, 0))
     }
 
     /// Applies attention to new positions only, with the keys and values of earlier calls.
@@ -216,15 +242,16 @@ impl MultiHeadAttention {
     pub fn forward_cache(&self, input: AttentionInput, cache: &mut AttentionCache) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
         let angles = self.angles(&query, input.memory.is_some(), cache.len());
+        let forgotten = cache.forgotten();
         let keys_values = match input.memory.clone() {
             Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()), None)),
             None => {
                 let (keys, values) = self.keys_values(query.clone(), angles.as_ref());
                 check_batch(keys.dims()[0], cache.batch_size().unwrap_or(keys.dims()[0]));
-                cache.append(keys, values)
+                cache.append(keys, values, self.window)
             }
         };
-        self.attend(self.queries(query, angles.as_ref()), keys_values, input)
+        self.attend(self.queries(query, angles.as_ref()), keys_values, (input, forgotten))
     }
 
     fn group(&self) -> &ProcessGroup {
@@ -279,20 +306,32 @@ impl MultiHeadAttention {
         heads.swap_dims(1, 2)
     }
 
-    fn attend(&self, query: Tensor<4>, (keys, values): (Tensor<4>, Tensor<4>), input: AttentionInput) -> Tensor<3> {
+    /// Of what the input says of keys, the first so many are forgotten.
+    fn attend(
+        &self,
+        query: Tensor<4>,
+        (keys, values): (Tensor<4>, Tensor<4>),
+        (input, forgotten): (AttentionInput, usize),
+    ) -> Tensor<3> {
         let [batch_size, heads, queries, _] = query.dims();
         let [memories, _, positions, _] = keys.dims();
         check_batch(batch_size, memories);
-        check_shapes(&input, [batch_size, heads, queries, positions]);
+        check_shapes(&input, [batch_size, heads, queries, forgotten + positions]);
+        let input = input.without_first(forgotten);
+        if let Some(window) = self.window {
+            check_window(&input, window);
+        }
         let first_head = shard_range(self.n_heads, self.group().size(), self.group().rank()).start;
         let weighing = Weighing {
             scale: self.scale,
-            causal: input.causal,
+            softcap: self.softcap,
+            sight: if input.causal { Sight::Causal { window: self.window } } else { Sight::All },
             padding: input.padding,
             dropout: self.dropout.mask_of_parts(&[batch_size], input.windows, (1, first_head)),
         };
         // Of the scores and of the weighted values, each 2.
-        let pairs = (batch_size * self.n_heads) as f64 * (queries * positions) as f64;
+        let seen = self.window.map_or(positions, |window| window.min(positions));
+        let pairs = (batch_size * self.n_heads) as f64 * (queries * seen) as f64;
         self.context.count_flops(None, 4.0 * pairs * self.head_dim as f64);
         let context = attend((query, keys, values), input.bias, weighing);
         let context = context.swap_dims(1, 2).reshape([batch_size, queries, heads * self.head_dim]);
@@ -323,6 +362,8 @@ impl ModuleDisplay for MultiHeadAttention {
             .add("cosine", &self.logit_scale.is_some())
             .add("dropout", &self.dropout.prob)
             .add("scale", &self.scale)
+            .add_debug_attribute("softcap", &self.softcap)
+            .add_debug_attribute("window", &self.window)
             .add("placement", placement::split(self.group(), "head", self.n_heads).as_str())
             .optional()
     }

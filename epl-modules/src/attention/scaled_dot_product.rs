@@ -1,7 +1,7 @@
 //! Scaled dot-product attention as one node of the graph.
 //!
-//! In host memory backward keeps what went in, which any would need. Elsewhere it keeps one matrix of weights, and the mask of
-//! dropout, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
+//! In host memory backward keeps what went in, which any would need. Elsewhere it keeps one matrix of weights, the mask of dropout
+//! and the slopes of a softcap, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
 //! and the weights twice.
 
 use burn::tensor::{DType, Tensor};
@@ -13,7 +13,7 @@ use super::heads::{Gradients, Inputs, apart, joined};
 use super::on_host;
 use super::weighing::{SavedWeights, Weighing};
 
-/// softmax(q kᵀ · scale + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs all between the first product
+/// softmax(softcap(q kᵀ · scale) + bias) v, with the masks and the dropout of `weighing`: of 16-bit inputs all between the first product
 /// and the last in f32, in host memory the products, too.
 ///
 /// # Shapes
@@ -92,8 +92,8 @@ impl Saved {
         let (dtype, shared) = (grad.dtype(), inputs.shared());
         let grad = joined(grad, shared);
         let grad_weights = grad.clone().matmul(inputs.value.swap_dims(2, 3));
-        let (grad_scores, kept) = weights.backward(apart(grad_weights, shared));
-        let narrow = joined(grad_scores.clone().cast(dtype), shared);
+        let ([grad_scores, grad_scaled], kept) = weights.backward(apart(grad_weights, shared));
+        let narrow = joined(grad_scaled.cast(dtype), shared);
         let bias = bias.filter(|_| asks_bias).map(|(biases, dtype)| summed(grad_scores, biases).cast(dtype));
         Gradients {
             query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale),
@@ -122,9 +122,11 @@ fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
 mod tests {
     use burn::tensor::{Bool, Device, Distribution, TensorData};
 
+    use super::super::weighing::Sight;
     use super::*;
     use crate::dropout::Mask;
     use crate::random::Noise;
+    use crate::softcap::Softcap;
 
     fn draw(shape: [usize; 4], dtype: DType) -> Tensor<4> {
         Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.5), &Device::flex()).cast(dtype)
@@ -178,7 +180,15 @@ mod tests {
         let samples: Vec<u64> = (0..batch_size as u64).map(|sample| 7 + 2 * sample).collect();
         // Its factor, 2, is the same in all types.
         let dropout = Mask::new(0.5, Noise::new(1, 2, 3, 4), samples.into());
-        Weighing { scale: 0.4, causal, padding: masks.then_some(padding), dropout: masks.then_some(dropout) }
+        let sight = if causal { Sight::Causal { window: None } } else { Sight::All };
+        let (padding, dropout) = (masks.then_some(padding), masks.then_some(dropout));
+        Weighing { scale: 0.4, softcap: None, sight, padding, dropout }
+    }
+
+    /// The same, with a window of so many positions and a limit that many scores are near.
+    fn limited(size: [usize; 4], window: usize, masks: bool) -> Weighing {
+        let softcap = Softcap::new(0.8).ok();
+        Weighing { softcap, sight: Sight::Causal { window: Some(window) }, ..weighing(size, true, masks) }
     }
 
     #[test]
@@ -188,12 +198,16 @@ mod tests {
         let cases = SIZES.into_iter().flat_map(|size| counts(size).map(|biases| (size, biases)));
         let fits = |size: &[usize; 4], biases: usize| biases > 0 && size[0].is_multiple_of(biases);
         for (size, biases) in cases.filter(|(size, biases)| biases.is_none_or(|biases| fits(size, biases))) {
-            for (causal, masks) in [(false, false), (true, false), (false, true), (true, true)] {
-                let (inputs, weighing) = (inputs(size, biases, DType::F64), weighing(size, causal, masks));
+            let [plain, with_masks] =
+                [false, true].map(|masks| [false, true].map(|causal| weighing(size, causal, masks)));
+            // Within a block, and over several.
+            let windows = [limited(size, 3, true), limited(size, 70, false)];
+            for weighing in plain.into_iter().chain(with_masks).chain(windows) {
+                let (inputs, masks) = (inputs(size, biases, DType::F64), weighing.padding.is_some());
                 let (ours, saved) = forward(copy(&inputs), weighing.clone());
                 let grad = heads([size[0], size[1], size[2], 7], DType::F64);
                 let found = saved.backward(grad.clone(), true);
-                let what = format!("{size:?}, biases {biases:?}, causal {causal}, masks {masks}");
+                let what = format!("{size:?}, biases {biases:?}, {:?}, masks {masks}", weighing.sight);
                 if size.contains(&0) {
                     // Burn's softmax of nothing panics.
                     let all = [Some(ours), Some(found.query), Some(found.key), Some(found.value), found.bias];
@@ -224,22 +238,23 @@ mod tests {
     fn sixteen_bits_are_rounded_once() {
         let size = [2, 3, 70, 40];
         let types = [(DType::F16, DType::F16, 1e-3), (DType::BF16, DType::BF16, 8e-3), (DType::BF16, DType::F32, 8e-3)];
-        for (dtype, of_bias, unit) in types {
+        let weighings = [weighing(size, true, true), limited(size, 20, true)];
+        for ((dtype, of_bias, unit), weighing) in types.into_iter().flat_map(|of| weighings.each_ref().map(|w| (of, w)))
+        {
             let mut half = inputs(size, Some(1), dtype);
             half.bias = half.bias.map(|bias| bias.cast(of_bias));
             let rounded = copy(&half);
             let wide = |x: &Tensor<4>| x.clone().cast(DType::F32);
             let bias = half.bias.as_ref().map(wide);
             let full = Inputs { query: wide(&half.query), key: wide(&half.key), value: wide(&half.value), bias };
-            let weighing = weighing(size, true, true);
             let grad = heads([2, 3, 70, 7], dtype);
             let all = |(output, saved): (Tensor<4>, Saved), grad: Tensor<4>| {
                 let found = saved.backward(grad, true);
                 [output, found.query, found.key, found.value, found.bias.expect("it was asked for")]
             };
-            let tensors = all(forward_tensors(rounded, &weighing), grad.clone());
+            let tensors = all(forward_tensors(rounded, weighing), grad.clone());
             let ours = all(forward(half, weighing.clone()), grad.clone());
-            let exact = all(forward(full, weighing), wide(&grad));
+            let exact = all(forward(full, weighing.clone()), wide(&grad));
             for (((ours, exact), tensors), dtype) in
                 ours.into_iter().zip(exact).zip(tensors).zip([dtype, dtype, dtype, dtype, of_bias])
             {
@@ -253,8 +268,10 @@ mod tests {
 
     #[test]
     fn the_bits_do_not_depend_on_the_number_of_threads() {
-        for (size, biases, causal) in [([2, 2, 300, 600], Some(1), true), ([1, 1, 600, 2048], Some(1), false)] {
-            let (inputs, weighing) = (inputs(size, biases, DType::F32), weighing(size, causal, true));
+        let (few, many, all) = ([2, 2, 300, 600], [1, 1, 600, 2048], true);
+        let cases = [(few, weighing(few, true, all)), (many, weighing(many, false, all)), (few, limited(few, 90, all))];
+        for (size, weighing) in cases {
+            let inputs = inputs(size, Some(1), DType::F32);
             let grad = heads([size[0], size[1], size[2], 7], DType::F32);
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

@@ -3,7 +3,8 @@
 use burn::tensor::{Bool, Device, Tensor, activation};
 use epl_core::model::precision::widen;
 
-use super::weighing::{SavedWeights, Weighing, Weights};
+use super::weighing::{SavedWeights, Sight, Weighing, Weights};
+use crate::activation::Smooth;
 
 impl Weighing {
     /// The weights for these scores and this bias, in the type of the scores; computed in f32 at least.
@@ -16,7 +17,13 @@ impl Weighing {
         let (shape, device, dtype) = (scores.dims(), scores.device(), scores.dtype());
         // Large, negative and finite: a row without any key must not become NaN.
         let hidden = dtype.finfo().map_or(-1e4, |info| info.min);
-        let scores = scores * self.scale;
+        let (scores, slopes) = match self.softcap {
+            Some(softcap) => {
+                let (scores, slopes) = softcap.of_tensor(scores * self.scale);
+                (scores, Some(slopes.cast(narrow)))
+            }
+            None => (scores * self.scale, None),
+        };
         let scores = match bias {
             Some(bias) => biased(scores, bias.cast(dtype)),
             None => scores,
@@ -34,7 +41,7 @@ impl Weighing {
             None => softmax.clone().cast(narrow),
         };
         let softmax = if mask.is_some() { softmax.cast(narrow) } else { kept.clone() };
-        Weights { kept, saved: SavedWeights { softmax, mask } }
+        Weights { kept, saved: SavedWeights { softmax, mask, slopes } }
     }
 
     /// The pairs that no query sees.
@@ -44,14 +51,23 @@ impl Weighing {
             .padding
             .as_ref()
             .map(|padding| padding.clone().inner().reshape([batch_size, 1, 1, keys]).expand(shape));
-        // True above the diagonal that ends in the last corner.
-        let later = self.causal.then(|| {
-            let offset = keys as i64 - queries as i64;
-            Tensor::<2, Bool>::tril_mask([queries, keys], offset, device).reshape([1, 1, queries, keys]).expand(shape)
-        });
-        match (padding, later) {
-            (Some(padding), Some(later)) => Some(padding.bool_or(later)),
-            (padding, later) => padding.or(later),
+        let unseen = match self.sight {
+            Sight::All => None,
+            Sight::Causal { window } => {
+                // Above the diagonal that ends in the last corner, and below the one that lies a window before it.
+                let (offset, pairs) = (keys as i64 - queries as i64, [queries, keys]);
+                let later = Tensor::<2, Bool>::tril_mask(pairs, offset, device);
+                let first = window.map(|window| offset + 1 - window.min(queries + keys) as i64);
+                let unseen = match first.map(|first| Tensor::triu_mask(pairs, first, device)) {
+                    Some(earlier) => later.bool_or(earlier),
+                    None => later,
+                };
+                Some(unseen.reshape([1, 1, queries, keys]).expand(shape))
+            }
+        };
+        match (padding, unseen) {
+            (Some(padding), Some(unseen)) => Some(padding.bool_or(unseen)),
+            (padding, unseen) => padding.or(unseen),
         }
     }
 }
@@ -67,18 +83,23 @@ fn biased(scores: Tensor<4>, bias: Tensor<4>) -> Tensor<4> {
 }
 
 impl SavedWeights {
-    /// From the gradient of the kept weights: the gradient of the scores with their bias, before the scale, in f32 at
-    /// least; and the kept weights again, in their type.
+    /// From the gradient of the kept weights: the gradients of the scores with their bias and of what the scale has made, in f32
+    /// at least; and the kept weights again, in their type.
     ///
     /// With the softmax p and its gradient h: ∂score = p (h − Σ h p).
-    pub(super) fn backward(self, grad: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
-        let Self { softmax, mask } = self;
+    pub(super) fn backward(self, grad: Tensor<4>) -> ([Tensor<4>; 2], Tensor<4>) {
+        let Self { softmax, mask, slopes } = self;
         let (dtype, softmax, grad) = (softmax.dtype(), widen(softmax), widen(grad));
         let (grad, kept) = match mask {
             Some(mask) => (grad * mask.clone(), softmax.clone() * mask),
             None => (grad, softmax.clone()),
         };
         let along = (grad.clone() * softmax.clone()).sum_dim(3);
-        (softmax * (grad - along), kept.cast(dtype))
+        let of_scores = softmax * (grad - along);
+        let of_scaled = match slopes {
+            Some(slopes) => of_scores.clone() * widen(slopes),
+            None => of_scores.clone(),
+        };
+        ([of_scores, of_scaled], kept.cast(dtype))
     }
 }

@@ -31,6 +31,9 @@ pub struct NormConfig {
     /// A value required for numerical stability. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
+    /// Whether the scale is one and `gamma`, as of Gemma: see [`RmsNormConfig::zero_centered_gamma`]. Default: false
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
 }
 
 /// One of the norms. Its parameters have the paths that they have in the norm itself, whichever it is.
@@ -51,10 +54,15 @@ impl NormConfig {
     ///
     /// Unwinds with an error when epsilon is not positive.
     pub fn init(&self, place: &Place) -> Norm {
-        let Self { d_model, kind, epsilon } = *self;
+        let Self { d_model, kind, epsilon, zero_centered_gamma } = *self;
         match kind {
-            NormKind::LayerNorm => Norm::LayerNorm(LayerNormConfig::new(d_model).with_epsilon(epsilon).init(place)),
-            NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig::new(d_model).with_epsilon(epsilon).init(place)),
+            NormKind::LayerNorm => Norm::LayerNorm(
+                LayerNormConfig::new(d_model)
+                    .with_epsilon(epsilon)
+                    .with_zero_centered_gamma(zero_centered_gamma)
+                    .init(place),
+            ),
+            NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig { d_model, epsilon, zero_centered_gamma }.init(place)),
         }
     }
 }

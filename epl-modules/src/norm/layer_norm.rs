@@ -9,6 +9,7 @@ use epl_core::Place;
 use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
+use super::gamma::{factors, first_gamma};
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_epsilon, check_last_dim};
 use crate::over_rows::sum_over_rows;
@@ -25,11 +26,15 @@ pub struct LayerNormConfig {
     /// Whether a bias is added. Default: true
     #[config(default = true)]
     pub bias: bool,
+    /// Whether `gamma` is what the scale has beyond one, as of Gemma: it starts at zero, and weight decay draws the scale towards
+    /// one. Default: false
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
 }
 
 /// Subtracts the mean along the last dim, divides by the standard deviation, scales and shifts.
 ///
-/// `Y = (X - mean(X)) / sqrt(var(X) + eps) * gamma + beta`
+/// `Y = (X - mean(X)) / sqrt(var(X) + eps) * gamma + beta`, or `* (1 + gamma) + beta`
 ///
 /// See [Layer normalization](https://arxiv.org/abs/1607.06450).
 ///
@@ -45,10 +50,12 @@ pub struct LayerNorm {
     pub epsilon: f64,
     /// The size of the input features.
     pub d_model: usize,
+    /// Whether `gamma` is what the scale has beyond one.
+    pub zero_centered_gamma: bool,
 }
 
 impl LayerNormConfig {
-    /// Initializes a new [`LayerNorm`] layer; `gamma` is one, `beta` zero.
+    /// Initializes a new [`LayerNorm`] layer, whose scale is one and whose `beta` is zero.
     ///
     /// # Errors
     ///
@@ -56,10 +63,11 @@ impl LayerNormConfig {
     pub fn init(&self, place: &Place) -> LayerNorm {
         check_epsilon(place.path(), self.epsilon);
         LayerNorm {
-            gamma: place.full_precision(place.param([self.d_model], Initializer::Ones)),
+            gamma: place.full_precision(place.param([self.d_model], first_gamma(self.zero_centered_gamma))),
             beta: self.bias.then(|| place.full_precision(place.param([self.d_model], Initializer::Zeros))),
             epsilon: self.epsilon,
             d_model: self.d_model,
+            zero_centered_gamma: self.zero_centered_gamma,
         }
     }
 }
@@ -77,7 +85,7 @@ impl LayerNorm {
     /// Unwinds with an error when the last dim is another.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         check_last_dim("layer norm", ("d_model", self.d_model), input.dims());
-        let (gamma, epsilon) = (self.gamma.val(), self.epsilon);
+        let (gamma, epsilon) = (factors(self.gamma.val(), self.zero_centered_gamma), self.epsilon);
         match &self.beta {
             Some(beta) => custom_vjp(
                 (input, gamma, beta.val()),
@@ -109,6 +117,7 @@ impl ModuleDisplay for LayerNorm {
             .add("d_model", &self.d_model)
             .add("epsilon", &self.epsilon)
             .add("bias", &self.beta.is_some())
+            .add("zero_centered_gamma", &self.zero_centered_gamma)
             .add("placement", REPLICATED)
             .optional()
     }

@@ -3,10 +3,12 @@
 //! - [`LayerNorm`], [`RmsNorm`]: along the last dim.
 //! - [`SyncBatchNorm`]: over the rows of all replicas, channel by channel. `statistics` gathers mean and variance,
 //!   `standardise` applies them.
+//! - `gamma`: what the first two multiply by.
 //!
 //! Norms are replicated: inside a region that is split over the tensor axis every rank normalises the same
 //! values. The formulas are computed in f32 at least.
 
+mod gamma;
 mod layer_norm;
 mod rms_norm;
 mod statistics;

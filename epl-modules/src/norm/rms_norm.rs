@@ -2,13 +2,13 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
-use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, copied, custom_vjp};
 use epl_core::Place;
 use epl_core::model::precision::{cast, widen};
 use multiversion::multiversion;
 
+use super::gamma::{factors, first_gamma};
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
 use crate::invalid::{check_epsilon, check_last_dim};
 use crate::over_rows::sum_over_rows;
@@ -22,11 +22,15 @@ pub struct RmsNormConfig {
     /// A value required for numerical stability. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
+    /// Whether `gamma` is what the scale has beyond one, as of Gemma: it starts at zero, and weight decay draws the scale towards
+    /// one. Default: false
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
 }
 
 /// Divides by the root mean square along the last dim and scales: no mean is subtracted, no bias added.
 ///
-/// `Y = X / sqrt(mean(X^2) + eps) * gamma`
+/// `Y = X / sqrt(mean(X^2) + eps) * gamma`, or `* (1 + gamma)`
 ///
 /// See [Root mean square layer normalization](https://arxiv.org/abs/1910.07467); it is also T5's layer norm.
 ///
@@ -40,18 +44,21 @@ pub struct RmsNorm {
     pub epsilon: f64,
     /// The size of the input features.
     pub d_model: usize,
+    /// Whether `gamma` is what the scale has beyond one.
+    pub zero_centered_gamma: bool,
 }
 
 impl RmsNormConfig {
-    /// Initializes a new [`RmsNorm`] layer; `gamma` is one.
+    /// Initializes a new [`RmsNorm`] layer, whose scale is one.
     ///
     /// # Errors
     ///
     /// Unwinds with an error when epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> RmsNorm {
         check_epsilon(place.path(), self.epsilon);
-        let gamma = place.full_precision(place.param([self.d_model], Initializer::Ones));
-        RmsNorm { gamma, epsilon: self.epsilon, d_model: self.d_model }
+        let Self { d_model, epsilon, zero_centered_gamma } = *self;
+        let gamma = place.full_precision(place.param([d_model], first_gamma(zero_centered_gamma)));
+        RmsNorm { gamma, epsilon, d_model, zero_centered_gamma }
     }
 }
 
@@ -80,7 +87,7 @@ impl RmsNorm {
         check_last_dim("RMS norm", ("d_model", self.d_model), input.dims());
         let epsilon = self.epsilon;
         custom_vjp(
-            (input, gamma),
+            (input, factors(gamma, self.zero_centered_gamma)),
             |(x, gamma)| forward(x, gamma, epsilon),
             |saved, grad| {
                 let (grad_x, grad_gamma) = backward(saved, grad);
@@ -96,7 +103,12 @@ impl ModuleDisplay for RmsNorm {
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
-        content.add("d_model", &self.d_model).add("epsilon", &self.epsilon).add("placement", REPLICATED).optional()
+        content
+            .add("d_model", &self.d_model)
+            .add("epsilon", &self.epsilon)
+            .add("zero_centered_gamma", &self.zero_centered_gamma)
+            .add("placement", REPLICATED)
+            .optional()
     }
 }
 

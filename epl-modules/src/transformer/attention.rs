@@ -5,8 +5,8 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
-use super::residual::NormOrder;
-use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, RotaryConfig, Windows};
+use super::residual::{Frame, NormOrder};
+use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, Windows};
 use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::norm::Norm;
@@ -16,6 +16,8 @@ use crate::norm::Norm;
 pub struct AttentionPart {
     /// Normalises what enters, or what leaves.
     pub norm: Norm,
+    /// Normalises what the heads give, where there are norms around them.
+    pub output_norm: Option<Norm>,
     /// The heads.
     pub heads: MultiHeadAttention,
     /// Dropout of what is added to the hidden states.
@@ -27,11 +29,11 @@ pub struct AttentionPart {
 }
 
 impl AttentionPart {
-    /// Positions of a memory are not those of the layer: attention to it is without `rotary`.
-    pub(super) fn new(config: &TransformerLayerConfig, rotary: Option<RotaryConfig>, place: &Place) -> Self {
+    pub(super) fn new(config: &TransformerLayerConfig, place: &Place) -> Self {
         Self {
             norm: config.part_norm().init(&place.child("norm")),
-            heads: config.heads(rotary).init(&place.child("heads")),
+            output_norm: config.output_norm(place),
+            heads: config.heads().init(&place.child("heads")),
             dropout: DropoutConfig::new(config.dropout).init(place),
             drop_path: DropPathConfig::new(config.drop_path).init(&place.child("drop_path")),
             order: config.norm_order,
@@ -50,7 +52,14 @@ impl AttentionPart {
         windows: Option<&Windows>,
         cache: Option<&mut AttentionCache>,
     ) -> Tensor<3> {
-        self.order.residual((&self.norm, &self.dropout, &self.drop_path), hidden, |states| {
+        let frame = Frame {
+            order: self.order,
+            norm: &self.norm,
+            output_norm: self.output_norm.as_ref(),
+            dropout: &self.dropout,
+            drop_path: &self.drop_path,
+        };
+        frame.residual(hidden, |states| {
             let states = match cache {
                 Some(cache) => self.heads.forward_cache(input(states), cache),
                 None => self.heads.forward(input(states)),

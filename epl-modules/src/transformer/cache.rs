@@ -20,7 +20,7 @@ impl TransformerCache {
         Self::default()
     }
 
-    /// The number of the layer's own positions that it holds.
+    /// The number of the layer's own positions that it was given: see [`AttentionCache::len`].
     pub fn len(&self) -> usize {
         self.own.len()
     }

@@ -2,13 +2,14 @@
 
 use burn::config::Config;
 use burn::nn::Initializer;
+use epl_core::Place;
 
 use super::residual::NormOrder;
 use crate::activation::Activation;
 use crate::attention::{MultiHeadAttentionConfig, RotaryConfig};
 use crate::mlp::ParallelMlpConfig;
 use crate::moe::{Balance, Capacity, Gate, MoeConfig};
-use crate::norm::{NormConfig, NormKind};
+use crate::norm::{Norm, NormConfig, NormKind};
 
 /// Configuration to create a [`TransformerLayer`](super::TransformerLayer) using the
 /// [init function](TransformerLayerConfig::init).
@@ -20,6 +21,7 @@ use crate::norm::{NormConfig, NormKind};
 /// | T5, T5 1.1 | pre | RMSNorm | no | ReLU, GELU by tanh | no, yes | yes | not scaled |
 /// | Llama | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries |
 /// | Qwen3 | pre | RMSNorm | no | SiLU | yes | no | rotary, grouped queries, norms of queries and keys |
+/// | Gemma 2 | sandwich | RMSNorm, gamma around zero | no | GELU by tanh | yes | no | rotary, grouped queries, softcap, a window in every other layer |
 /// | Mixtral, Qwen3-MoE | as Llama, Qwen3, with experts | | | | | | |
 /// | Swin | pre | LayerNorm | yes | GELU | no | no | in windows |
 /// | Swin V2 | post, before the residual | LayerNorm | yes | GELU | no | no | in windows, by cosines, no bias of keys |
@@ -40,6 +42,9 @@ pub struct TransformerLayerConfig {
     /// A value required for numerical stability of the norms. Default: 1e-5
     #[config(default = 1e-5)]
     pub epsilon: f64,
+    /// Whether all norms have a [zero-centered gamma](NormConfig::zero_centered_gamma). Default: false
+    #[config(default = false)]
+    pub zero_centered_gamma: bool,
     /// Whether the layer also attends to a memory, as a decoder's. Default: false
     #[config(default = false)]
     pub cross_attention: bool,
@@ -52,12 +57,15 @@ pub struct TransformerLayerConfig {
     /// Whether each head's query and key are normalised, with the epsilon of the norms. Default: false
     #[config(default = false)]
     pub qk_norm: bool,
-    /// Whether scores are divided by `sqrt(head_dim)`; T5 does not. Default: true
-    #[config(default = true)]
-    pub scale: bool,
+    /// What scores are multiplied by; T5 has 1. Default: `1 / sqrt(head_dim)`
+    pub scale: Option<f64>,
     /// Whether scores are cosines with a learned scale: see [`MultiHeadAttentionConfig::cosine`]. Default: false
     #[config(default = false)]
     pub cosine: bool,
+    /// The limit that scores come near and do not pass: see [`softcap()`](crate::softcap()). Default: none
+    pub attention_softcap: Option<f64>,
+    /// How many positions a query of self-attention sees, its own the last of them; the input must be causal. Default: all
+    pub window: Option<usize>,
     /// The function inside the feed-forward network, or inside the experts. Default: GELU
     #[config(default = "Activation::Gelu")]
     pub activation: Activation,
@@ -123,20 +131,36 @@ pub struct LayerExpertsConfig {
 
 impl TransformerLayerConfig {
     pub(super) fn part_norm(&self) -> NormConfig {
-        NormConfig::new(self.d_model).with_kind(self.norm).with_epsilon(self.epsilon)
+        NormConfig::new(self.d_model)
+            .with_kind(self.norm)
+            .with_epsilon(self.epsilon)
+            .with_zero_centered_gamma(self.zero_centered_gamma)
     }
 
-    pub(super) fn heads(&self, rotary: Option<RotaryConfig>) -> MultiHeadAttentionConfig {
+    /// The second norm of a part, if it has one.
+    pub(super) fn output_norm(&self, part: &Place) -> Option<Norm> {
+        (self.norm_order == NormOrder::Sandwich).then(|| self.part_norm().init(&part.child("output_norm")))
+    }
+
+    /// As attention to a memory has it, whose positions are not those of the layer.
+    pub(super) fn to_memory(&self) -> Self {
+        Self { rotary: None, window: None, ..self.clone() }
+    }
+
+    pub(super) fn heads(&self) -> MultiHeadAttentionConfig {
         let config = MultiHeadAttentionConfig::new(self.d_model, self.n_heads)
             .with_n_kv_heads(self.n_kv_heads)
             .with_head_dim(self.head_dim)
-            .with_rotary(rotary)
+            .with_rotary(self.rotary)
             .with_qk_norm(self.qk_norm.then_some(self.epsilon))
+            .with_zero_centered_gamma(self.zero_centered_gamma)
             .with_dropout(self.attention_dropout)
             .with_bias(self.attention_bias.unwrap_or(self.bias))
             .with_key_bias(self.key_bias)
             .with_cosine(self.cosine)
             .with_scale(self.scale)
+            .with_softcap(self.attention_softcap)
+            .with_window(self.window)
             .with_query_initializer(self.query_initializer.clone())
             .with_output_initializer(self.output_initializer.clone())
             .with_bias_initializer(self.bias_initializer.clone());

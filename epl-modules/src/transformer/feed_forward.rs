@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
-use super::residual::NormOrder;
+use super::residual::{Frame, NormOrder};
 use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::mlp::ParallelMlp;
@@ -17,6 +17,8 @@ use crate::norm::Norm;
 pub struct FeedForwardPart {
     /// Normalises what enters, or what leaves.
     pub norm: Norm,
+    /// Normalises what the network gives, where there are norms around it.
+    pub output_norm: Option<Norm>,
     /// The network of a layer without experts.
     pub dense: Option<ParallelMlp>,
     /// The networks of a layer with experts.
@@ -34,6 +36,7 @@ impl FeedForwardPart {
         let experts = config.experts.as_ref();
         Self {
             norm: config.part_norm().init(&place.child("norm")),
+            output_norm: config.output_norm(place),
             dense: experts.is_none().then(|| config.dense().init(&place.child("dense"))),
             moe: experts.map(|experts| config.moe(experts).init(&place.child("moe"))),
             dropout: DropoutConfig::new(config.dropout).init(place),
@@ -64,7 +67,14 @@ impl FeedForwardPart {
             }
             states
         };
-        let hidden = self.order.residual((&self.norm, &self.dropout, &self.drop_path), hidden, network);
+        let frame = Frame {
+            order: self.order,
+            norm: &self.norm,
+            output_norm: self.output_norm.as_ref(),
+            dropout: &self.dropout,
+            drop_path: &self.drop_path,
+        };
+        let hidden = frame.residual(hidden, network);
         (hidden, losses)
     }
 }

@@ -57,9 +57,9 @@ impl TransformerLayerConfig {
     /// the heads and no `head_dim` is given, when numbers of rotary positions cannot be, the experts do not divide over the expert axis, or a probability or epsilon is out
     /// of its range.
     pub fn init(&self, place: &Place) -> TransformerLayer {
-        let cross_attention = || AttentionPart::new(self, None, &place.child("cross_attention"));
+        let cross_attention = || AttentionPart::new(&self.to_memory(), &place.child("cross_attention"));
         TransformerLayer {
-            self_attention: AttentionPart::new(self, self.rotary, &place.child("self_attention")),
+            self_attention: AttentionPart::new(self, &place.child("self_attention")),
             cross_attention: self.cross_attention.then(cross_attention),
             feed_forward: FeedForwardPart::new(self, &place.child("feed_forward")),
             order: self.norm_order,

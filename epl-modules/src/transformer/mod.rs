@@ -4,8 +4,9 @@
 //! hidden ─▶ self_attention ─▶ cross_attention ─▶ feed_forward ─▶ hidden
 //!                              (to a memory)      dense, or moe ─▶ losses of the router
 //!
-//! a part, norm before:  x + dropout(f(norm(x)))        T5, GPT-2, Llama
-//! a part, norm after:   norm(x + dropout(f(x)))        BERT, the first transformer
+//! a part, norm before:  x + dropout(f(norm(x)))                T5, GPT-2, Llama
+//! a part, norm after:   norm(x + dropout(f(x)))                BERT, the first transformer
+//! a part, norms around: x + dropout(output_norm(f(norm(x))))   Gemma 2
 //! ```
 
 mod config;

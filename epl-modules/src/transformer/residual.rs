@@ -16,24 +16,42 @@ pub enum NormOrder {
     Post,
     /// `x + norm(dropout(f(x)))`, as in Swin V2.
     PostResidual,
+    /// `x + dropout(output_norm(f(norm(x))))`: [`Pre`](Self::Pre) with a second norm, as of Gemma 2
+    /// ([arXiv:2105.13290](https://arxiv.org/abs/2105.13290)).
+    Sandwich,
 }
 
-impl NormOrder {
+/// What stands around a part.
+pub(super) struct Frame<'a> {
+    pub order: NormOrder,
+    pub norm: &'a Norm,
+    /// The second norm of [`NormOrder::Sandwich`].
+    pub output_norm: Option<&'a Norm>,
+    pub dropout: &'a Dropout,
+    pub drop_path: &'a DropPath,
+}
+
+impl Frame<'_> {
     /// Puts the frame around `f`.
     ///
     /// # Shapes
     ///
     /// - x, output, input and output of `f`: `[batch_size, positions, d_model]`
-    pub(super) fn residual(
-        self,
-        (norm, dropout, drop_path): (&Norm, &Dropout, &DropPath),
-        x: Tensor<3>,
-        f: impl FnOnce(Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<3> {
-        match self {
-            Self::Pre => x.clone() + drop_path.forward(dropout.forward(f(norm.forward(x)))),
-            Self::Post => norm.forward(x.clone() + drop_path.forward(dropout.forward(f(x)))),
-            Self::PostResidual => x.clone() + drop_path.forward(norm.forward(dropout.forward(f(x)))),
+    pub fn residual(self, x: Tensor<3>, f: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
+        let Self { order, norm, output_norm, dropout, drop_path } = self;
+        let added = |output: Tensor<3>| drop_path.forward(dropout.forward(output));
+        match order {
+            NormOrder::Pre => x.clone() + added(f(norm.forward(x))),
+            NormOrder::Post => norm.forward(x.clone() + added(f(x))),
+            NormOrder::PostResidual => x.clone() + drop_path.forward(norm.forward(dropout.forward(f(x)))),
+            NormOrder::Sandwich => {
+                let output = f(norm.forward(x.clone()));
+                let output = match output_norm {
+                    Some(norm) => norm.forward(output),
+                    None => output,
+                };
+                x + added(output)
+            }
         }
     }
 }

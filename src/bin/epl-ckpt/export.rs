@@ -39,7 +39,7 @@ pub enum Model {
     Swin,
     /// MAE.
     Mae,
-    /// GPT-2, Llama, Qwen3, Mixtral or Qwen3-MoE, as its configuration says.
+    /// GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE or Gemma 2, as its configuration says.
     Decoder,
 }
 

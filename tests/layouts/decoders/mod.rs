@@ -10,7 +10,7 @@ use epl::comm::Trace;
 use epl::config::Config;
 use epl::models::decoder::{Decoder, DecoderBatcher, DecoderConfig, DecoderExpertsConfig, DecoderItem};
 use epl::modules::moe::{Balance, Capacity, Gate};
-use epl::modules::{RotaryConfig, RotaryScaling};
+use epl::modules::{Activation, RotaryConfig, RotaryScaling};
 use epl::{Engine, EngineSettings, Epl, LazyModel};
 
 use crate::parity::{Layout, Outcome, launched, program, share, three_steps};
@@ -40,6 +40,23 @@ pub fn llama() -> DecoderConfig {
 pub fn qwen3() -> DecoderConfig {
     let config = llama().with_rotary(Some(RotaryConfig::new().with_theta(50.0))).with_qk_norm(true);
     config.with_head_dim(Some(6)).with_attention_dropout(0.2).with_tied_head(true)
+}
+
+/// Norms around each part, limits, and windows that rows are longer than, in the first and the last of three layers.
+pub fn gemma2() -> DecoderConfig {
+    llama()
+        .with_rotary(Some(RotaryConfig::new().with_theta(50.0)))
+        .with_head_dim(Some(6))
+        .with_activation(Activation::GeluNew)
+        .with_attention_dropout(0.2)
+        .with_tied_head(true)
+        .with_scaled_embeddings(true)
+        .with_zero_centered_gamma(true)
+        .with_sandwich_norm(true)
+        .with_windows(vec![Some(3), None])
+        .with_query_pre_attn_scalar(Some(2))
+        .with_attention_softcap(Some(1.0))
+        .with_logit_softcap(Some(2.0))
 }
 
 /// A Llama of which two layers have experts, one network shared by all tokens and a bias that balances; the layer between them is dense.

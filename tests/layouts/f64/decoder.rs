@@ -7,7 +7,7 @@ use epl::models::decoder::DecoderConfig;
 
 use epl::testing::largest_error;
 
-use crate::decoders::{gone_on, gpt2, llama, mixtral, qwen3, qwen3_moe, train};
+use crate::decoders::{gemma2, gone_on, gpt2, llama, mixtral, qwen3, qwen3_moe, train};
 use crate::parity::{Layout, assert_same, layout};
 
 const BOUND: f64 = 1e-10;
@@ -97,6 +97,14 @@ fn meshes() {
         // Of eight replicas one has no row.
         check(&qwen3(), &[layout(8, 1, 1, 1)]);
     });
+}
+
+/// One layout of each kind: what it has of its own is in layers, embeddings and head, which every layout has whole or cut by
+/// heads and classes.
+#[test]
+fn windows_and_limits() {
+    let layouts = [layout(2, 1, 1, 2).zero(V3), layout(1, 2, 1, 1), layout(2, 2, 1, 2).stages(2, 1, PreferBackward)];
+    epl_testing::in_f64(|| check(&gemma2(), &layouts));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! GPT-2, Llama, Qwen3, Mixtral and Qwen3-MoE equal what `transformers` computed: logits, loss and every gradient.
+//! GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE and Gemma 2 equal what `transformers` computed: logits, loss and every gradient.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ use epl_models::decoder::{
     self, Decoder, DecoderBatcher, DecoderConfig, DecoderExpertsConfig, DecoderNames, measured_beside,
 };
 use epl_models::huggingface::{Names, read_io};
-use epl_modules::{Balance, Gate, RotaryConfig};
+use epl_modules::{Activation, Balance, Gate, RotaryConfig};
 
 const TOLERANCE: f64 = 1e-5;
 
 /// Each, with its number of gradients: those of two layers, and of what is around them.
-const FIXTURES: [(&str, usize); 7] = [
+const FIXTURES: [(&str, usize); 8] = [
     ("gpt2", 2 * 16 + 4),
     ("llama", 2 * 9 + 3),
     ("llama3", 2 * 9 + 2),
@@ -26,6 +26,7 @@ const FIXTURES: [(&str, usize); 7] = [
     ("mixtral", 2 * 10 + 3),
     ("qwen3-moe", 2 * 12 + 3),
     ("qwen3-moe-dense", 11 + 12 + 3),
+    ("gemma2", 2 * 11 + 2),
 ];
 
 /// Data, tensor, pipeline and expert ranks; the last divide the first.
@@ -147,10 +148,17 @@ fn the_shape_is_that_of_the_folder() {
     let gate = Gate::TopK { experts: 3, renormalise: true };
     let experts = experts.with_gate(gate).with_d_ff(Some(32)).with_auxiliary(0.02 * 3.0);
     let experts = DecoderExpertsConfig { experts: 8, ..experts };
-    assert_eq!(shape("qwen3-moe"), llama.with_qk_norm(true).with_experts(Some(experts)));
+    assert_eq!(shape("qwen3-moe"), llama.clone().with_qk_norm(true).with_experts(Some(experts)));
+    let gemma2 = llama.with_head_dim(Some(12)).with_activation(Activation::GeluNew).with_tied_head(true);
+    let gemma2 = gemma2.with_scaled_embeddings(true).with_zero_centered_gamma(true).with_sandwich_norm(true);
+    let gemma2 = gemma2.with_windows(vec![Some(5), None]).with_query_pre_attn_scalar(Some(6)).with_pad(Some(0));
+    let gemma2 = gemma2.with_attention_softcap(Some(3.0)).with_logit_softcap(Some(2.0)).with_deviation(0.3);
+    assert_eq!(shape("gemma2"), gemma2.with_ends(vec![1]));
     let error = decoder::open(folder("t5")).expect_err("it is a T5").to_string();
     assert!(
-        error.contains("is a `t5`, which is not supported; supported are gpt2, llama, qwen3, mixtral and qwen3_moe"),
+        error.contains(
+            "is a `t5`, which is not supported; supported are gpt2, llama, qwen3, mixtral, qwen3_moe and gemma2"
+        ),
         "{error}"
     );
 }

@@ -43,7 +43,7 @@ fn t5(change: &Value, generation: Option<&Value>) -> T5Config {
 #[test]
 fn a_missing_key_is_the_default_of_the_architecture_and_null_is_none() {
     let none: &[i64] = &[];
-    for (name, default) in [("gpt2", &[50_256][..]), ("llama", &[2]), ("qwen3", none)] {
+    for (name, default) in [("gpt2", &[50_256][..]), ("llama", &[2]), ("qwen3", none), ("gemma2", &[1])] {
         // What a Qwen3 of 4 heads does not say of its keys' would not fit it.
         let said = |eos: Option<Value>| {
             let mut change = json!({ "num_key_value_heads": 2 });
@@ -63,7 +63,7 @@ fn a_missing_key_is_the_default_of_the_architecture_and_null_is_none() {
 #[test]
 fn generation_config_goes_before_config() {
     let (change, key) = (json!({ "eos_token_id": 2, "num_key_value_heads": 2 }), "eos_token_id");
-    for name in ["gpt2", "llama", "qwen3"] {
+    for name in ["gpt2", "llama", "qwen3", "gemma2"] {
         let ends = |generation: Value| decoder(name, &change, Some(&generation)).map(|config| config.ends);
         assert_eq!(ends(json!({ key: [4, 9] })), Ok(vec![4, 9]), "{name}");
         assert_eq!(ends(json!({ key: 4 })), Ok(vec![4]), "{name}");
@@ -88,6 +88,8 @@ fn a_qwen3_that_does_not_say_has_32_heads_of_keys_and_32768_positions() {
     assert_eq!(null.key_heads(), null.heads);
     let config = decoder("llama", &heads, None).unwrap();
     assert_eq!((config.key_heads(), config.positions), (64, 2048));
+    let config = decoder("gemma2", &heads, None).unwrap();
+    assert_eq!((config.key_heads(), config.positions), (4, 8192));
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn compare<M: Generative>(engine: &Engine<M>, stored: &Stored, what: &str) -> Re
     Ok(())
 }
 
-const KINDS: [&str; 5] = ["t5", "gpt2", "llama", "qwen3", "mixtral"];
+const KINDS: [&str; 6] = ["t5", "gpt2", "llama", "qwen3", "mixtral", "gemma2"];
 
 #[test]
 fn on_one_rank() {
@@ -151,6 +151,24 @@ fn settings_differ_in_what_they_write() {
     let (stored, mut early) = (stored("t5"), longer.clone());
     early["early_stopping"] = true.into();
     assert_ne!(of(&stored, longer), of(&stored, early));
+}
+
+/// With prompts of unequal lengths, whose padding stands in windows, and beams that are reordered: what `transformers` writes is
+/// what it writes with windows of six positions.
+#[test]
+fn a_window_is_that_of_every_step() {
+    let stored = stored("gemma2");
+    let ranks = launch(&testing::config(1, 1, 1), |epl| {
+        for windows in [vec![], vec![Some(5), None], vec![Some(7), None], vec![None, Some(6)]] {
+            let engine = decoder_with(&epl, "gemma2", |config| config.with_windows(windows.clone()))?;
+            for (settings, expected) in stored.entries.iter().take(2) {
+                let written = generate(&engine, &stored.prompts, &stored.config(settings))?;
+                assert_ne!(written, *expected, "{windows:?}: {settings:?}");
+            }
+        }
+        Ok(())
+    });
+    ranks.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

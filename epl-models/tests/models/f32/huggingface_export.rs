@@ -16,7 +16,7 @@ use epl_core::tensors::{TensorInfo, WholeTensors};
 use epl_core::testing::{relative_error, run};
 use epl_core::{Epl, Error, LaidOutModel, Model, Plan, Result};
 use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, Pretraining, QuestionAnswering};
-use epl_models::decoder::{self, DecoderBatcher};
+use epl_models::decoder::{self, Architecture, DecoderBatcher};
 use epl_models::huggingface::{self, Folder, read_io};
 use epl_models::resnet::{self, ResNetConfig};
 use epl_models::t5::{self, T5Batcher};
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 18] = [
+const FIXTURES: [&str; 19] = [
     "t5",
     "t5-v1_1",
     "switch",
@@ -46,10 +46,16 @@ const FIXTURES: [&str; 18] = [
     "mixtral",
     "qwen3-moe",
     "qwen3-moe-dense",
+    "gemma2",
 ];
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
+}
+
+fn is_decoder(name: &str) -> bool {
+    let folder = Folder::open(fixture(name)).unwrap();
+    Architecture::named(folder.model_type().unwrap()).is_some()
 }
 
 /// What a rank has after so many steps: the whole parameters, and the logits of all stored rows.
@@ -108,7 +114,7 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
                 model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
             })
         }
-        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" | "qwen3-moe-dense" => {
+        _ if is_decoder(name) => {
             let (folder, config) = decoder::open(path)?;
             let load = |model, plan: &Plan| Ok(decoder::load(model, plan.records(), &folder)?);
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
@@ -149,9 +155,7 @@ fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Re
         "bert-qa" => bert::export::<QuestionAnswering>(&bert::open(fixture(name))?.1, tensors, to),
         "bert-mlm" | "roberta" => bert::export::<MaskedLanguage>(&bert::open(fixture(name))?.1, tensors, to),
         "bert-pretraining" => bert::export::<Pretraining>(&bert::open(fixture(name))?.1, tensors, to),
-        "gpt2" | "llama" | "llama3" | "qwen3" | "mixtral" | "qwen3-moe" | "qwen3-moe-dense" => {
-            decoder::export(&decoder::open(fixture(name))?.1, tensors, to)
-        }
+        _ if is_decoder(name) => decoder::export(&decoder::open(fixture(name))?.1, tensors, to),
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
         "swin" | "swinv2-filled" => swin::export(&swin::open(fixture(name))?.1, tensors, to),
         "vit" => vit::export(&vit::open(fixture(name))?.1, tensors, to),

@@ -278,7 +278,11 @@ fn decoders() {
     let llama = DecoderConfig::llama_like(29).with_d_model(16).with_d_ff(24).with_heads(4).with_kv_heads(Some(2));
     let llama = llama.with_layers(2).with_positions(12).with_deviation(0.2).with_dropout(0.1);
     let qwen3 = llama.clone().with_qk_norm(true).with_head_dim(Some(6)).with_tied_head(true);
-    for (what, shape) in [("GPT-2", gpt2.with_deviation(0.2)), ("Llama", llama), ("Qwen3", qwen3)] {
+    let gemma2 = llama.clone().with_head_dim(Some(6)).with_scaled_embeddings(true).with_zero_centered_gamma(true);
+    let gemma2 = gemma2.with_sandwich_norm(true).with_windows(vec![Some(3), None]).with_tied_head(true);
+    let gemma2 = gemma2.with_attention_softcap(Some(2.0)).with_logit_softcap(Some(4.0));
+    for (what, shape) in [("GPT-2", gpt2.with_deviation(0.2)), ("Llama", llama), ("Qwen3", qwen3), ("Gemma 2", gemma2)]
+    {
         let batch = |rank: usize, device: &Device| {
             let ids = |row: usize| {
                 (0..3 + (row * 5) % 9).map(|token| ((row * 11 + token * 7 + rank) % 29) as i64).collect::<Vec<_>>()

@@ -247,6 +247,8 @@ fn norms() {
     check(line, |at| LayerNormConfig::new(24).init(at), |_, layer, x| layer.forward(x));
     let line = Line { layer: "RMS norm", parameters: &[("gamma", Full)], output: Half, within: Once };
     check(line, |at| RmsNormConfig::new(24).init(at), |_, layer, x| layer.forward(x));
+    let line = Line { layer: "RMS norm around zero", parameters: &[("gamma", Full)], output: Half, within: Once };
+    check(line, |at| RmsNormConfig::new(24).with_zero_centered_gamma(true).init(at), |_, layer, x| layer.forward(x));
     let parameters = &[("beta", Full), ("gamma", Full), ("running_mean", Full), ("running_var", Full)];
     for statistics in [BatchStatistics::Global, BatchStatistics::PerReplica] {
         let line = Line { layer: "batch norm", parameters, output: Half, within: Once };
@@ -274,6 +276,7 @@ fn what_has_no_parameter() {
     check(line("gelu"), nothing, |_, _, x| Activation::Gelu.forward(x));
     check(line("gelu by tanh"), nothing, |_, _, x| Activation::GeluNew.forward(x));
     check(line("silu"), nothing, |_, _, x| Activation::Silu.forward(x));
+    check(line("softcap"), nothing, |_, _, x| softcap(x, 1.5));
 }
 
 #[test]

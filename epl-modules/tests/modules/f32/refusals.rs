@@ -52,6 +52,9 @@ fn sizes_that_cannot_be_split() {
     refused(1, &["3 groups", "4 input", "6 output"], |epl| {
         ReplicatedConv2dConfig::new([4, 6], [1, 1]).with_groups(3).init(epl.place())
     });
+    refused(1, &["layer: attention of", "window 0"], |epl| {
+        MultiHeadAttentionConfig::new(4, 2).with_window(Some(0)).init(&epl.place().child("layer"))
+    });
     refused(1, &["2 buckets", "at least 4"], |epl| RelativeBiasConfig::new(1).with_n_buckets(2).init(epl.place()));
     refused(2, &["3 heads", "2 ranks"], |epl| WindowBiasConfig::new(3, 2).init(epl.place()));
     refused(1, &["a `pretrained_side` of 1", "2 at least"], |epl| {
@@ -99,6 +102,12 @@ fn values_out_of_range() {
     refused(1, &["epsilon NaN"], |epl| SyncBatchNormConfig::new(4).with_epsilon(f64::NAN).init(epl.place()));
     refused(1, &["momentum 1.1", "[0, 1]"], |epl| SyncBatchNormConfig::new(4).with_momentum(1.1).init(epl.place()));
     refused(1, &["0 channels"], |epl| SyncBatchNormConfig::new(0).init(epl.place()));
+    refused(1, &["layer: a softcap of -2"], |epl| {
+        MultiHeadAttentionConfig::new(4, 2).with_softcap(Some(-2.0)).init(&epl.place().child("layer"))
+    });
+    refused(1, &["layer: attention with a scale of inf"], |epl| {
+        MultiHeadAttentionConfig::new(4, 2).with_scale(Some(f64::INFINITY)).init(&epl.place().child("layer"))
+    });
     refused(1, &["stride is [1, 0]", "at least 1"], |epl| {
         ReplicatedConv2dConfig::new([2, 2], [3, 3]).with_stride([1, 0]).init(epl.place())
     });
@@ -138,6 +147,21 @@ fn inputs_that_do_not_fit() {
             Tensor::<2, Bool>::full([2, 4], true, epl.place().device()),
         );
         layer.forward(AttentionInput::self_attention(x).with_padding(padding))
+    });
+    let window = |epl: &Epl| MultiHeadAttentionConfig::new(4, 2).with_window(Some(2)).init(epl.place());
+    let ones = |epl: &Epl, positions| Tensor::<3>::ones([2, positions, 4], epl.place().device());
+    refused(1, &["a window of 2", "an input that is not causal"], |epl| {
+        window(epl).forward(AttentionInput::self_attention(ones(epl, 3)))
+    });
+    refused(1, &["a window of 2", "a memory"], |epl| {
+        window(epl).forward(AttentionInput::cross_attention(ones(epl, 3), ones(epl, 3)).causal())
+    });
+    // Padding is that of all keys, those too that a cache has forgotten.
+    refused(1, &["2 x 4 keys", "[2, 2]"], |epl| {
+        let (layer, mut cache) = (window(epl), AttentionCache::new());
+        layer.forward_cache(AttentionInput::self_attention(ones(epl, 3)).causal(), &mut cache);
+        let padding = Tensor::<2, Bool>::full([2, 2], false, epl.place().device());
+        layer.forward_cache(AttentionInput::self_attention(ones(epl, 1)).causal().with_padding(padding), &mut cache)
     });
     refused(1, &["[1, 1, 3, 3]", "[1 or 2, 2, 3, 3]"], |epl| {
         let layer = MultiHeadAttentionConfig::new(4, 2).init(epl.place());

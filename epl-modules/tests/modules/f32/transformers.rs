@@ -30,6 +30,11 @@ fn qwen3() {
 }
 
 #[test]
+fn gemma2() {
+    reference::gemma2(LIMIT);
+}
+
+#[test]
 fn first_decoder() {
     reference::first_decoder(LIMIT);
 }

@@ -47,6 +47,13 @@ fn swin_v2() {
 }
 
 #[test]
+fn gemma2() {
+    epl_testing::in_f64(|| {
+        reference::gemma2(LIMIT);
+    });
+}
+
+#[test]
 fn first_decoder() {
     epl_testing::in_f64(|| {
         reference::first_decoder(LIMIT);

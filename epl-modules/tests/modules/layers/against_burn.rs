@@ -75,6 +75,12 @@ pub(crate) fn norms(limit: f64) {
         let all = || [("x", grad(x.clone())), ("gamma", grad(gamma.val())), ("beta", grad(beta.val()))];
         let expected = outcome(theirs.forward(x.clone()), all());
         assert_close("layer norm", &outcome(ours.forward(x.clone()), all()), &expected, limit);
+        let less_one = Param::from_tensor((gamma.val() - 1.0).detach());
+        let mut around_zero = LayerNormConfig::new(37).with_zero_centered_gamma(true).init(epl.place());
+        assert_eq!(host(around_zero.gamma.val()).iter::<f64>().collect::<Vec<_>>(), [0.0; 37]);
+        (around_zero.gamma, around_zero.beta) = (less_one.clone(), Some(beta.clone()));
+        let all = || [("x", grad(x.clone())), ("gamma", grad(less_one.val())), ("beta", grad(beta.val()))];
+        assert_close("layer norm around zero", &outcome(around_zero.forward(x.clone()), all()), &expected, limit);
 
         // Burn's own computes in f32 even when the tensors are f64.
         let limit = limit.max(1e-5);
@@ -85,6 +91,11 @@ pub(crate) fn norms(limit: f64) {
         let all = || [("x", grad(x.clone())), ("gamma", grad(gamma.val()))];
         let expected = outcome(theirs.forward(x.clone()), all());
         assert_close("rms norm", &outcome(ours.forward(x.clone()), all()), &expected, limit);
+        let mut around_zero = RmsNormConfig::new(37).with_zero_centered_gamma(true).init(epl.place());
+        assert_eq!(host(around_zero.gamma.val()).iter::<f64>().collect::<Vec<_>>(), [0.0; 37]);
+        around_zero.gamma = less_one.clone();
+        let all = || [("x", grad(x.clone())), ("gamma", grad(less_one.val()))];
+        assert_close("rms norm around zero", &outcome(around_zero.forward(x.clone()), all()), &expected, limit);
     });
 }
 

@@ -146,7 +146,7 @@ fn padding(at: &Place) -> Tensor<2, Bool> {
 
 pub(crate) fn self_attention(limit: f64) {
     for (bias, scale, dropout, causal) in
-        [(true, true, 0.0, false), (false, false, 0.3, true), (true, true, 0.5, false)]
+        [(true, None, 0.0, false), (false, Some(1.0), 0.3, true), (true, None, 0.5, false)]
     {
         check("self-attention", limit, &[2, 4], |ranks| {
             let build = |place: &Place| {

@@ -27,7 +27,8 @@ fn experts(gate: Gate) -> LayerExpertsConfig {
     LayerExpertsConfig::new(4).with_gate(gate).with_capacity(Capacity::Fixed(2)).with_jitter(0.1)
 }
 
-/// Every order of the norm, with and without a memory, with and without experts; dropout everywhere.
+/// Norms before and behind the parts, with and without a memory, with and without experts; norms around them, within a window;
+/// dropout everywhere.
 pub(crate) fn cases() -> Vec<Case> {
     let networks = [("dense", None), ("switch", Some(experts(Gate::Switch))), ("top2", Some(experts(Gate::Top2)))];
     let mut cases = Vec::new();
@@ -54,5 +55,20 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
     }
+    let config = LayerConfig::new(D_MODEL, HEADS, D_FF)
+        .with_norm_order(NormOrder::Sandwich)
+        .with_norm(NormKind::RmsNorm)
+        .with_zero_centered_gamma(true)
+        .with_head_dim(Some(2))
+        .with_rotary(Some(RotaryConfig::new()))
+        .with_qk_norm(true)
+        .with_scale(Some(0.8))
+        .with_attention_softcap(Some(1.5))
+        .with_window(Some(3))
+        .with_activation(Activation::GeluNew)
+        .with_gated(true)
+        .with_dropout(0.2)
+        .with_attention_dropout(0.3);
+    cases.push(Case { name: "Sandwich, window, softcap".to_string(), config, causal: true, bias: true });
     cases
 }

@@ -16,15 +16,21 @@ fn tensor(stream: usize, shape: [usize; 3], epl: &Epl) -> Tensor<3> {
     Tensor::from_data(TensorData::new(values, shape), epl.place().device())
 }
 
-/// Every order of the norm, with and without a memory, with and without experts, on one and two ranks; and with positions that
-/// turn.
+/// Every order of the norm, with and without a memory, with and without experts, on one and two ranks; with positions that turn,
+/// and in windows.
 pub(crate) fn token_by_token(limit: f64) {
     let turned = |config: TransformerLayerConfig| {
         let config = config.with_rotary(Some(RotaryConfig::new().with_theta(10.0))).with_qk_norm(true);
         config.with_head_dim(Some(4)).with_n_kv_heads(Some(2))
     };
+    let sandwich = turned(TransformerLayerConfig::new(6, 4, 9)).with_norm_order(NormOrder::Sandwich);
+    let sandwich = sandwich.with_zero_centered_gamma(true).with_attention_softcap(Some(0.3));
     for ranks in [1, 2] {
         run(&turned(TransformerLayerConfig::new(6, 4, 9)), ranks, limit);
+        // No position before, one, some that steps of several positions pass, and all.
+        for window in [1, 2, 3, 20] {
+            run(&sandwich.clone().with_window(Some(window)), ranks, limit);
+        }
     }
     for order in [NormOrder::Pre, NormOrder::Post] {
         for cross in [false, true] {

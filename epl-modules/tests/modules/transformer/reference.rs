@@ -48,6 +48,13 @@ pub(crate) fn swin_v2(limit: f64) {
     check("Swin V2", &config.with_cosine(true).with_key_bias(Some(false)), false, limit);
 }
 
+/// Norms around each part, whose scales are one and `gamma`; scores of another scale with a limit, within a window.
+pub(crate) fn gemma2(limit: f64) {
+    let config = llama_config(4).with_n_kv_heads(Some(2)).with_head_dim(Some(6)).with_activation(Activation::GeluNew);
+    let config = config.with_norm_order(NormOrder::Sandwich).with_zero_centered_gamma(true);
+    check("Gemma 2", &config.with_scale(Some(0.7)).with_attention_softcap(Some(0.4)).with_window(Some(2)), true, limit);
+}
+
 fn llama_config(heads: usize) -> TransformerLayerConfig {
     TransformerLayerConfig::new(D_MODEL, heads, 20)
         .with_norm(NormKind::RmsNorm)
@@ -100,6 +107,8 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
         stir(&mut layer.self_attention.norm, 10, device);
         stir(&mut layer.feed_forward.norm, 20, device);
         stir_heads(&mut layer.self_attention.heads, device);
+        let behind = [(60, &mut layer.self_attention.output_norm), (70, &mut layer.feed_forward.output_norm)];
+        behind.into_iter().for_each(|(stream, norm)| norm.iter_mut().for_each(|norm| stir(norm, stream, device)));
         if let Some(part) = &mut layer.cross_attention {
             stir(&mut part.norm, 30, device);
         }
@@ -115,8 +124,8 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
             input = input.with_memory(memory.clone(), Some(memory_padding.clone()));
         }
         let ours = layer.forward(if causal { input.causal() } else { input }).hidden;
-        let own = hidden_pairs(&padding, SHAPE[1], causal);
-        let other = hidden_pairs(&memory_padding, SHAPE[1], false);
+        let own = hidden_pairs(&padding, SHAPE[1], |query, key| causal && !sees(config.window, query, key));
+        let other = hidden_pairs(&memory_padding, SHAPE[1], |_, _| false);
         let theirs = compute(&layer, (x.clone(), own), (memory.clone(), other), config);
 
         let results = |output: Tensor<3>| {
@@ -135,14 +144,19 @@ fn check(what: &str, config: &TransformerLayerConfig, causal: bool, limit: f64) 
     });
 }
 
-/// The pairs that are not seen. Shape `[rows, queries, keys]`.
-fn hidden_pairs(padding: &Tensor<2, Bool>, queries: usize, causal: bool) -> Tensor<3, Bool> {
+/// Whether a query sees a key of its own sequence.
+fn sees(window: Option<usize>, query: usize, key: usize) -> bool {
+    key <= query && window.is_none_or(|window| query - key < window)
+}
+
+/// The pairs that are padding, or are not seen. Shape `[rows, queries, keys]`.
+fn hidden_pairs(padding: &Tensor<2, Bool>, queries: usize, unseen: impl Fn(usize, usize) -> bool) -> Tensor<3, Bool> {
     let [rows, keys] = padding.dims();
     let padding: Vec<bool> = padding.clone().into_data().iter::<bool>().collect();
     let mut hidden = Vec::new();
     for row in 0..rows {
         for query in 0..queries {
-            hidden.extend((0..keys).map(|key| padding[row * keys + key] || (causal && key > query)));
+            hidden.extend((0..keys).map(|key| padding[row * keys + key] || unseen(query, key)));
         }
     }
     Tensor::from_data(TensorData::new(hidden, [rows, queries, keys]), &Device::flex())
@@ -152,16 +166,17 @@ type Seen = (Tensor<3>, Tensor<3, Bool>);
 
 /// The layer by its formulas.
 fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &TransformerLayerConfig) -> Tensor<3> {
-    let framed = |norm: &Norm, x: Tensor<3>, f: &dyn Fn(Tensor<3>) -> Tensor<3>| match config.norm_order {
-        NormOrder::Pre => x.clone() + f(normalised(norm, x)),
-        NormOrder::Post => normalised(norm, x.clone() + f(x)),
-        NormOrder::PostResidual => x.clone() + normalised(norm, f(x)),
+    let framed = |norms: (&Norm, &Option<Norm>), x: Tensor<3>, f: &dyn Fn(Tensor<3>) -> Tensor<3>| {
+        let behind = |y: Tensor<3>| norms.1.as_ref().map_or(y.clone(), |norm| normalised(norm, y));
+        match config.norm_order {
+            NormOrder::Pre | NormOrder::Sandwich => x.clone() + behind(f(normalised(norms.0, x))),
+            NormOrder::Post => normalised(norms.0, x.clone() + f(x)),
+            NormOrder::PostResidual => x.clone() + normalised(norms.0, f(x)),
+        }
     };
     let attended = |part: &AttentionPart, x: Tensor<3>, memory: Option<Tensor<3>>, hidden: &Tensor<3, Bool>| {
-        let turns = config.rotary.is_some() && memory.is_none();
-        framed(&part.norm, x, &|states| {
-            let source = memory.clone().unwrap_or_else(|| states.clone());
-            attention(&part.heads, (states, source), hidden, turns)
+        framed((&part.norm, &part.output_norm), x, &|states| {
+            attention(&part.heads, (states, memory.clone()), hidden, config)
         })
     };
     let mut x = attended(&layer.self_attention, own.0, None, &own.1);
@@ -169,7 +184,7 @@ fn compute(layer: &TransformerLayer, own: Seen, memory: Seen, config: &Transform
         x = attended(part, x, Some(memory.0), &memory.1);
     }
     let part = &layer.feed_forward;
-    framed(&part.norm, x, &|states| network(part, states, config.activation))
+    framed((&part.norm, &part.output_norm), x, &|states| network(part, states, config.activation))
 }
 
 fn linear(layer: &SplitLinear, x: Tensor<3>) -> Tensor<3> {
@@ -190,7 +205,8 @@ fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
         }
         Norm::RmsNorm(norm) => {
             let square = (x.clone() * x.clone()).mean_dim(2);
-            x / (square + norm.epsilon).sqrt() * norm.gamma.val().unsqueeze()
+            let one = if norm.zero_centered_gamma { 1.0 } else { 0.0 };
+            x / (square + norm.epsilon).sqrt() * (norm.gamma.val().unsqueeze() + one)
         }
     }
 }
@@ -198,10 +214,12 @@ fn normalised(norm: &Norm, x: Tensor<3>) -> Tensor<3> {
 /// Head by head.
 fn attention(
     heads: &MultiHeadAttention,
-    (x, source): (Tensor<3>, Tensor<3>),
+    (x, memory): (Tensor<3>, Option<Tensor<3>>),
     hidden: &Tensor<3, Bool>,
-    turns: bool,
+    config: &TransformerLayerConfig,
 ) -> Tensor<3> {
+    let turns = config.rotary.is_some() && memory.is_none();
+    let source = memory.unwrap_or_else(|| x.clone());
     let (width, shared) = (heads.head_dim, heads.n_heads / heads.n_kv_heads);
     let (query, key) = (linear(&heads.query, x), linear(&heads.key, source.clone()));
     let value = linear(&heads.value, source);
@@ -220,10 +238,14 @@ fn attention(
                 let scale: f64 = scale.val().into_data().iter::<f64>().nth(index).expect("one for each head");
                 unit(query).matmul(unit(key).transpose()) * scale.exp().min(100.0)
             }
-            None => query.matmul(key.transpose()) * (width as f64).powf(-0.5),
+            None => query.matmul(key.transpose()) * config.scale.unwrap_or((width as f64).powf(-0.5)),
         };
+        let scores = config.attention_softcap.map_or(scores.clone(), |cap| (scores * (1.0 / cap)).tanh() * cap);
         let weights = scores.exp().mask_fill(hidden.clone(), 0.0);
-        (weights.clone() / weights.sum_dim(2)).matmul(of(&value, index / shared))
+        let sum = weights.clone().sum_dim(2);
+        // A query that sees nothing has zeros.
+        let sum = sum.clone().mask_fill(sum.equal_elem(0.0), 1.0);
+        (weights / sum).matmul(of(&value, index / shared))
     };
     linear(&heads.output, Tensor::cat((0..heads.n_heads).map(head).collect(), 2))
 }

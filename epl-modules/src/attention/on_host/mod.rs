@@ -1,0 +1,180 @@
+//! Scaled dot-product attention in host memory, head by head: the weights of all pairs never lie in memory together, nor do
+//! their gradients, but for those of a bias that is learned.
+//!
+//! ```text
+//!              keys
+//!           ┌────────┐
+//!           │        │
+//!  queries  ├────────┤
+//!           │ block  │ ── softmax, dropout ──> weights · values ──> rows of the output      all of it in a core's cache
+//!           ├────────┤
+//! ```
+//!
+//! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does. Other
+//! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see,
+//! and with a window begin at the first one.
+//!
+//! Heads of queries that share keys and values read the same ones; each has its gradient of them, and those are added up.
+//!
+//! A thread takes a head of a sequence, or, where there are few of them, a part of its queries; in backward, where sequences share
+//! a bias, the same of some sequences, one after the other. How a call is cut depends on its sizes alone, and sums are made in one
+//! order: the bits do not depend on the number of threads.
+//!
+//! `cut` says which keys a query sees, and how a call is cut into parts and blocks; `softmax` is that of a block, `call` what one
+//! thread does; here is what all do together.
+
+mod cut;
+mod softmax;
+mod call;
+
+use core::ops::Range;
+
+use burn::tensor::Tensor;
+use epl_core::model::precision::cast;
+
+use super::heads::{Gradients, Inputs};
+use super::weighing::Weighing;
+use crate::host::product::{Matrix, Output, interleaved};
+use crate::host::unwritten::Unwritten;
+use crate::host::{self, Real, View};
+use call::{Call, PartTask, Views};
+use cut::{Groups, Part};
+
+/// See [`attend`](super::scaled_dot_product::attend).
+pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4> {
+    let ([batch_size, heads, queries, keys], [_, width]) = (inputs.pairs(), inputs.widths());
+    let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
+    let views = Views::<T>::new(inputs, weighing);
+    let call = Call::new([batch_size, heads, queries, keys], inputs.shared(), &views, weighing);
+    call.count_work([1, 1]);
+    let (shape, parts) = ([batch_size, queries, heads, width], call.cut.parts());
+    let mut output = Unwritten::<T>::new(shape.into_iter().product());
+    let mut tasks = Vec::new();
+    for (head, output) in interleaved(output.memory(), shape).into_iter().enumerate() {
+        let rows = split_rows(output, &parts);
+        tasks.extend(parts.iter().zip(rows).map(|(queries, rows)| (Part { head, queries: queries.clone() }, rows)));
+    }
+    host::each(call.is_worth_it(), tasks, |(part, rows)| call.forward(&part, rows));
+    // SAFETY: the parts are all rows of all heads, and have written them.
+    let output = unsafe { output.written() };
+    cast(host::tensor(output, shape, &device), dtype).swap_dims(1, 2)
+}
+
+/// The gradients of all inputs, that of the bias if it is asked for.
+pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tensor<4>, asks_bias: bool) -> Gradients {
+    let ([batch_size, heads, queries, keys], [depth, width]) = (inputs.pairs(), inputs.widths());
+    let (device, dtype) = (grad.device(), grad.dtype());
+    let bias = inputs.bias.as_ref().filter(|_| asks_bias);
+    if queries == 0 || batch_size == 0 {
+        let [query, key, value] = [&inputs.query, &inputs.key, &inputs.value].map(Tensor::zeros_like);
+        return Gradients { query, key, value, bias: bias.map(Tensor::zeros_like) };
+    }
+    let views = Views::<T>::new(inputs, weighing);
+    let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
+    let grads: Vec<Matrix<T>> = grad.matrices().collect();
+    let call = Call::new([batch_size, heads, queries, keys], inputs.shared(), &views, weighing);
+    call.count_work([3, 2]);
+    let parts = call.cut.parts();
+
+    // Of each part the gradients of all keys and values, and of each group of sequences that of their bias.
+    let shape = |rows, width| [batch_size, rows, heads, width];
+    let [of_query, of_key, of_value] = [shape(queries, depth), shape(keys, depth), shape(keys, width)];
+    let of_parts = |[batch_size, rows, heads, width]: [usize; 4]| [parts.len() * batch_size, rows, heads, width];
+    let counts = [of_query, of_parts(of_key), of_parts(of_value)].map(|shape| shape.into_iter().product());
+    let mut values = counts.map(Unwritten::<T>::new);
+    let [query, key, value] = values.each_mut().map(Unwritten::memory);
+    let outputs = Outputs {
+        query: interleaved(query, of_query).into_iter().map(|rows| split_rows(rows, &parts)).collect(),
+        key: interleaved(key, of_parts(of_key)),
+        value: interleaved(value, of_parts(of_value)),
+    };
+    let groups = match bias {
+        Some(_) => Groups::new(batch_size, inputs.biased()),
+        None => Groups { biases: batch_size, size: 1 },
+    };
+    let mut of_bias = vec![T::ZERO; if bias.is_some() { groups.count(batch_size) * heads * queries * keys } else { 0 }];
+    let tasks = tasks(&call, &parts, groups, outputs, &mut of_bias);
+    host::each(call.is_worth_it(), tasks, |(tasks, mut of_bias)| {
+        for task in tasks {
+            let grad = grads[task.part.head];
+            call.backward(task, grad, of_bias.as_deref_mut());
+        }
+    });
+
+    // SAFETY: the parts are all queries of all heads; each has written its rows, and those of all keys and values.
+    let [query, key, value] = values.map(|values| unsafe { values.written() });
+    let tensor = |values, shape| cast(host::tensor(values, shape, &device), dtype).swap_dims(1, 2);
+    let summed = |values: Vec<T>, shape: [usize; 4]| {
+        let values = match parts.len() {
+            1 => values,
+            _ => host::sum_blocks(&values, shape.into_iter().product()),
+        };
+        let (shared, [batch_size, rows, heads, width]) = (inputs.shared(), shape);
+        tensor(host::sum_neighbours(values, shared, width), [batch_size, rows, heads / shared, width])
+    };
+    let bias = bias.map(|bias| {
+        let (shape, count) = (bias.dims(), bias.shape().num_elements());
+        let values = if of_bias.len() > count { host::sum_blocks(&of_bias, count) } else { of_bias };
+        cast(host::tensor(values, shape, &device), bias.dtype())
+    });
+    Gradients { query: tensor(query, of_query), key: summed(key, of_key), value: summed(value, of_value), bias }
+}
+
+/// What one thread does after the other: a part of a head in each sequence of a group, with the rows of the group's gradient of
+/// the bias that are the part's.
+type GroupTask<'a, T> = (Vec<PartTask<'a, T>>, Option<&'a mut [T]>);
+
+/// Where the gradients of queries go, by head and part; those of keys, and of values, by part and head.
+struct Outputs<'a, T> {
+    query: Vec<Vec<Output<'a, T>>>,
+    key: Vec<Output<'a, T>>,
+    value: Vec<Output<'a, T>>,
+}
+
+/// All tasks.
+fn tasks<'a, T: Real>(
+    call: &Call<'_, T>,
+    parts: &[Range<usize>],
+    groups: Groups,
+    outputs: Outputs<'a, T>,
+    mut of_bias: &'a mut [T],
+) -> Vec<GroupTask<'a, T>> {
+    let [batch_size, heads, _, keys] = call.cut.shape;
+    let (count, has_bias) = (groups.count(batch_size) * heads, !of_bias.is_empty());
+    let mut tasks: Vec<GroupTask<'a, T>> = Vec::new();
+    for _ in 0..count {
+        for queries in parts {
+            let rows = has_bias.then(|| {
+                let (rows, rest) = core::mem::take(&mut of_bias).split_at_mut(queries.len() * keys);
+                of_bias = rest;
+                rows
+            });
+            tasks.push((Vec::new(), rows));
+        }
+    }
+    let by_head = |outputs: Vec<Output<'a, T>>| {
+        let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
+        move |part: usize, head: usize| outputs[part * batch_size * heads + head].take().expect("one for each part")
+    };
+    let (mut key, mut value) = (by_head(outputs.key), by_head(outputs.value));
+    for (head, rows) in outputs.query.into_iter().enumerate() {
+        let (sequence, of_sequence) = (head / heads, head % heads);
+        for (index, (queries, query)) in parts.iter().zip(rows).enumerate() {
+            let part = Part { head, queries: queries.clone() };
+            let task = PartTask { part, query, key: key(index, head), value: value(index, head) };
+            tasks[(groups.of(sequence) * heads + of_sequence) * parts.len() + index].0.push(task);
+        }
+    }
+    tasks
+}
+
+/// The rows of each part.
+fn split_rows<'a, T>(output: Output<'a, T>, parts: &[Range<usize>]) -> Vec<Output<'a, T>> {
+    let mut rest = Some(output);
+    let of = |queries: &Range<usize>| {
+        let [own, others] = rest.take()?.split(0, queries.len());
+        rest = Some(others);
+        Some(own)
+    };
+    parts.iter().filter_map(of).collect()
+}

@@ -1,0 +1,114 @@
+//! The softmax of a block, and its gradient.
+
+use core::ops::Range;
+
+use multiversion::multiversion;
+
+use super::cut::{Block, Cut};
+use crate::activation::Smooth;
+use crate::host::{Real, map_sum, max_of, sum_of};
+use crate::softcap::Softcap;
+
+/// How the products of queries and keys become weights.
+pub(super) struct Softmax<'a, T> {
+    pub cut: Cut,
+    pub scale: T,
+    pub softcap: Option<Softcap>,
+    pub bias: Option<&'a [T]>,
+    pub padding: Option<&'a [T]>,
+}
+
+impl<T: Real> Softmax<'_, T> {
+    /// From the products of a block, `[queries, keys]`. `slopes`, as many or none, become the derivatives of the softcap.
+    pub fn forward(&self, block: Block, products: &mut [T], slopes: &mut [T]) {
+        if block.keys > 0 {
+            softmax(self, block, products, slopes);
+        }
+    }
+
+    /// The gradient of the weights becomes that of the products; that of the bias, of rows of all keys, is added up.
+    pub fn backward(&self, block: Block, [weights, slopes]: [&[T]; 2], grad: &mut [T], of_bias: Option<&mut [T]>) {
+        if block.keys > 0 {
+            softmax_backward(self, block, [weights, slopes], grad, of_bias);
+        }
+    }
+
+    /// The keys of a block that a query sees, and their bias and padding.
+    #[inline(always)]
+    fn adjust(&self, block: Block, query: usize) -> (Range<usize>, [Option<&[T]>; 2]) {
+        let [_, heads, _, keys] = self.cut.shape;
+        let seen = self.cut.seen(block.first + query);
+        let bias = self.bias.map(|bias| {
+            let first = self.cut.row(block, query) * keys % bias.len();
+            &bias[first + seen.start..first + seen.end]
+        });
+        let padding = self.padding.map(|padding| {
+            let first = block.head / heads * keys;
+            &padding[first + seen.start..first + seen.end]
+        });
+        (seen.start - block.first_key..seen.end - block.first_key, [bias, padding])
+    }
+}
+
+#[multiversion(targets = "simd")]
+fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], slopes: &mut [T]) {
+    let mut slopes = slopes.chunks_exact_mut(block.keys);
+    for (query, row) in scores.chunks_exact_mut(block.keys).enumerate() {
+        let (seen, addends) = numbers.adjust(block, query);
+        let row = only(row, seen.clone());
+        row.iter_mut().for_each(|x| *x = *x * numbers.scale);
+        if let Some(softcap) = numbers.softcap {
+            match slopes.next() {
+                Some(slopes) => {
+                    let slopes = only(slopes, seen);
+                    row.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = softcap.of(*x));
+                }
+                None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
+            }
+        }
+        for addend in addends.into_iter().flatten() {
+            row.iter_mut().zip(addend).for_each(|(x, addend)| *x += *addend);
+        }
+        let largest = max_of(row);
+        if largest == T::NEG_INFINITY {
+            // No key is seen, or no score is a number.
+            row.iter_mut().for_each(|x| *x = if *x == T::NEG_INFINITY { T::ZERO } else { *x });
+            continue;
+        }
+        let inverse = T::ONE / map_sum(row, |x| (x - largest).exp());
+        row.iter_mut().for_each(|x| *x = *x * inverse);
+    }
+}
+
+/// The part of a row that is seen; the others become zero.
+#[inline(always)]
+fn only<T: Real>(row: &mut [T], seen: Range<usize>) -> &mut [T] {
+    row[..seen.start].fill(T::ZERO);
+    row[seen.end..].fill(T::ZERO);
+    &mut row[seen]
+}
+
+/// With the softmax p and its gradient h: ∂score = p (h − Σ h p).
+#[multiversion(targets = "simd")]
+fn softmax_backward<T: Real>(
+    numbers: &Softmax<'_, T>,
+    block: Block,
+    [weights, slopes]: [&[T]; 2],
+    grad: &mut [T],
+    mut of_bias: Option<&mut [T]>,
+) {
+    let (keys, all) = (block.keys, numbers.cut.shape[3]);
+    let mut slopes = slopes.chunks_exact(keys);
+    for (query, (p, grad)) in weights.chunks_exact(keys).zip(grad.chunks_exact_mut(keys)).enumerate() {
+        let along = sum_of(p, grad, |p, h| p * h);
+        grad.iter_mut().zip(p).for_each(|(grad, p)| *grad = *p * (*grad - along));
+        if let Some(of_bias) = &mut of_bias {
+            let of_bias = &mut of_bias[query * all + block.first_key..][..keys];
+            of_bias.iter_mut().zip(&*grad).for_each(|(sum, grad)| *sum += *grad);
+        }
+        grad.iter_mut().for_each(|grad| *grad = *grad * numbers.scale);
+        if let Some(slopes) = slopes.next() {
+            grad.iter_mut().zip(slopes).for_each(|(grad, slope)| *grad = *grad * *slope);
+        }
+    }
+}
