@@ -103,11 +103,7 @@ fn meshes() {
 /// heads and classes.
 #[test]
 fn windows_and_limits() {
-    let layouts = [
-        layout(2, 1, 1, 2).zero(V3),
-        layout(1, 2, 1, 1),
-        layout(2, 2, 1, 2).stages(2, 1, PreferBackward),
-    ];
+    let layouts = [layout(2, 1, 1, 2).zero(V3), layout(1, 2, 1, 1), layout(2, 2, 1, 2).stages(2, 1, PreferBackward)];
     epl_testing::in_f64(|| check(&gemma2(), &layouts));
 }
 
