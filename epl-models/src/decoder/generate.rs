@@ -4,7 +4,8 @@
 //! at padding. Rotary positions count padding too: what queries see of keys depends on how far these are before them, so that
 //! in exact arithmetic padding changes nothing. Angles are f32, and grow less exact with the position: at 8,000 columns of
 //! padding logits are off by up to 1e-3. Who needs a row's logits as they are without the others gives prompts of one length
-//! together. Learned positions are those of each row.
+//! together. Learned positions are those of each row. Windows are of
+//! columns, too: padding stands before all that is real, and takes no place from it.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use epl_comm::Split;

@@ -69,9 +69,10 @@ impl Names for DecoderNames {
 }
 
 /// The parameter beside which to measure the gradient at `path`, if that is zero up to rounding: a bias of keys shifts all
-/// scores of a query alike, unless the keys are turned or normalised after it.
+/// scores of a query alike, unless the keys are turned or normalised after it, or scores have a limit.
 pub fn measured_beside(config: &DecoderConfig, path: &str) -> Option<String> {
-    let shifts = config.rotary.is_none() && !config.qk_norm && path.ends_with(".key.bias");
+    let is_plain = config.rotary.is_none() && !config.qk_norm && config.attention_softcap.is_none();
+    let shifts = is_plain && path.ends_with(".key.bias");
     shifts.then(|| path.replace(".key.bias", ".query.bias"))
 }
 

@@ -306,6 +306,38 @@ mod tests {
         }
     }
 
+    /// By Burn's own operations, and Burn's gradients of them.
+    #[test]
+    fn a_limit_and_a_window_are_those_of_the_formula() {
+        let (size, window) = ([2, 4, 6, 9], 4);
+        let given = inputs(size, Some(1), DType::F64);
+        let bias = given.bias.expect("it was asked for");
+        let tracked = |x: &Tensor<4>| x.clone().autodiff().set_require_grad(true);
+        let grad = heads([2, 4, 6, 7], DType::F64).autodiff();
+        let gradients = |attended: &dyn Fn([Tensor<4>; 4]) -> Tensor<4>| {
+            let all = [&given.query, &given.key, &given.value, &bias].map(tracked);
+            let output = attended(all.clone());
+            let found = (output.clone() * grad.clone()).sum().backward();
+            [vec![output.inner()], all.iter().filter_map(|x| x.grad(&found)).collect()].concat()
+        };
+        let ours = gradients(&|[query, key, value, bias]| {
+            attend((query, key, value), Some(bias), limited(size, window, false))
+        });
+        let exact = gradients(&|[query, key, value, bias]| {
+            // The last query stands at the last key.
+            let unseen = |pair: usize| (pair % 9 > pair / 9 + 3) || (pair % 9 + window <= pair / 9 + 3);
+            let unseen = TensorData::new((0..54).map(unseen).collect::<Vec<_>>(), [1, 1, 6, 9]);
+            let unseen = Tensor::<4, Bool>::from_data(unseen, &query.device()).expand([2, 4, 6, 9]);
+            let each = |x: Tensor<4>| x.repeat_dim(2, 2).reshape([2, 4, 9, -1]);
+            let scores = (query.matmul(each(key).transpose()) * (0.4 / 0.8)).tanh() * 0.8 + bias;
+            burn::tensor::activation::softmax(scores.mask_fill(unseen, -1e300), 3).matmul(each(value))
+        });
+        assert_eq!((ours.len(), exact.len()), (5, 5));
+        for (index, (ours, exact)) in ours.into_iter().zip(exact).enumerate() {
+            assert!(far(ours, exact) < 1e-12, "{index}");
+        }
+    }
+
     /// What is asked of the bias and of the others does not depend on each other.
     #[test]
     fn a_bias_may_be_a_constant_and_may_be_all_that_is_learned() {
