@@ -38,5 +38,5 @@ pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,
     TokenPairs, Tokenizer,
 };
-pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig};
+pub use vision::{ImageBatch, ImageBatcher, ImageFolder, LabelledImage, ShapesConfig};
 pub use vit::{ViT, ViTConfig};
