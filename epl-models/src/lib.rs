@@ -11,6 +11,7 @@
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
 //! - [`vit`]: ViT, an image as a sequence of patches;
+//! - [`resmlp`]: ResMLP, patches mixed without attention;
 //! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches.
 #![warn(missing_docs)]
 
@@ -26,12 +27,14 @@ pub mod indexed;
 pub mod vision;
 pub mod resnet;
 pub mod vit;
+pub mod resmlp;
 pub mod mae;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
+pub use resmlp::{ResMlp, ResMlpConfig};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{

@@ -9,8 +9,8 @@ use super::image::LabelledImage;
 use crate::rows::IGNORED;
 
 /// Mean and deviation of the channels over ImageNet, for pixels from 0 to 1: what most image models expect.
-const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+pub(crate) const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+pub(crate) const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Images and their classes.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@
 //! - [`transform`]: what images go through: crops, colours, RandAugment;
 //! - [`batch`]: images as normalised tensors;
 //! - [`augmented`]: images that are transformed first, once or as two views; [`mixing`]: mixup and cutmix;
-//! - [`class_layer`]: from features to logits;
+//! - `patches`: patches as a sequence; [`class_layer`]: from features to logits;
 //! - [`mod@reference`]: what is stored beside a model of images.
 //!
 //! What a user can get wrong comes back as [`Error`].
@@ -32,6 +32,7 @@ pub mod transform;
 pub mod batch;
 pub mod augmented;
 pub mod mixing;
+mod patches;
 pub mod class_layer;
 pub mod reference;
 
@@ -46,6 +47,7 @@ pub use folder::ImageFolder;
 pub use image::LabelledImage;
 pub use mixing::{Mixed, Mixing};
 pub use mnist::mnist;
+pub(crate) use patches::patches;
 pub use reference::reference_batch;
 pub use shapes::{Shapes, ShapesConfig, ShapesSplit};
 pub use stored::{Split, StoredImages};

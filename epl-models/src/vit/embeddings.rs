@@ -2,12 +2,12 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use epl_comm::{Error, unwind};
 use epl_core::Place;
 use epl_modules::{Dropout, DropoutConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
 
 use super::config::ViTConfig;
 use super::positions::sine_cosine;
+use crate::vision::patches;
 
 /// A vector for each patch and one that stands for the class, each with that of its position.
 #[derive(Module, Debug)]
@@ -68,15 +68,8 @@ impl PatchEmbeddings {
     ///
     /// As [`forward`](Self::forward).
     pub fn parts(&self, pixels: Tensor<4>) -> [Tensor<3>; 2] {
-        let [rows, channels, height, width] = pixels.dims();
-        if [channels, height, width] != self.image {
-            let [own_channels, own_height, own_width] = self.image;
-            unwind(Error::invalid(format!(
-                "images of {channels} channels and {height}×{width} pixels, for a ViT of {own_channels} channels and \
-                 {own_height}×{own_width}; bring images to that size, or make the model with their `image_size`"
-            )));
-        }
-        let patches: Tensor<3> = self.projection.forward(pixels).flatten::<3>(2, 3).swap_dims(1, 2);
+        let rows = pixels.dims()[0];
+        let patches = patches(&self.projection, pixels, self.image);
         let class_token = self.class_token.val();
         let ([_, count, _], d_model) = (patches.dims(), class_token.dims()[2]);
         let positions = self.positions.val();

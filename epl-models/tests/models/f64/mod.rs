@@ -2,6 +2,8 @@
 
 mod bert;
 mod mae;
+mod mixed;
+mod resmlp;
 mod resnet;
 mod t5;
 mod vit;
