@@ -13,8 +13,8 @@
 use core::ops::Range;
 
 use burn::module::Module;
-use burn::tensor::kind::Autodiff;
 use burn::tensor::Tensor;
+use burn::tensor::kind::Autodiff;
 use epl_comm::{Copied, ProcessGroup, ReduceOp, custom_vjp, unwind};
 use epl_core::{Context, Place};
 

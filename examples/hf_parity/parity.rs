@@ -75,6 +75,8 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
         "resnet" => images::resnet(folder, layout, export),
         "vit" => images::vit(folder, layout, export),
         "vit_mae" => images::mae(folder, layout, export),
+        // timm says which size, too.
+        name if name.starts_with("resmlp_") => images::resmlp(folder, layout, export),
         _ => t5::check(folder, layout, export),
     }
 }

@@ -100,7 +100,8 @@ impl ResMlpConfig {
     /// For another name, with those that there are.
     pub fn preset(name: &str, classes: usize) -> Result<Self> {
         let known = PRESETS.iter().find(|(known, _)| *known == name);
-        let unknown = || Error::invalid(format!("there is no ResMLP `{name}`; there are {}", Self::presets().join(", ")));
+        let unknown =
+            || Error::invalid(format!("there is no ResMLP `{name}`; there are {}", Self::presets().join(", ")));
         known.map(|(_, config)| config(classes)).ok_or_else(unknown)
     }
 

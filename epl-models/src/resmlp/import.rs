@@ -41,7 +41,8 @@ impl ResMlpConfig {
             None => Err(wrong(format!("there is no `{name}` among the weights"))),
         };
         let stem = shape("stem.proj.weight", 4)?;
-        let (tokens, hidden) = (shape("blocks.0.linear_tokens.weight", 2)?, shape("blocks.0.mlp_channels.fc1.weight", 2)?);
+        let (tokens, hidden) =
+            (shape("blocks.0.linear_tokens.weight", 2)?, shape("blocks.0.mlp_channels.fc1.weight", 2)?);
         let side = tokens[0].isqrt();
         if side * side != tokens[0] {
             return Err(wrong(format!("{} patches are no square of them", tokens[0])));
@@ -51,7 +52,8 @@ impl ResMlpConfig {
         let classes = if json.has("num_classes") { json.count("num_classes")? } else { 1000 };
         let published = ARCHITECTURES.iter().find(|(name, _)| *name == architecture).map(|(_, config)| config(classes));
         let scale = published.unwrap_or_else(|| Self::new(classes)).layer_scale;
-        let drop_path = if json.has("model_args") { json.object("model_args")?.number_or("drop_path_rate", 0.0)? } else { 0.0 };
+        let drop_path =
+            if json.has("model_args") { json.object("model_args")?.number_or("drop_path_rate", 0.0)? } else { 0.0 };
         let config = Self::new(folder.shape("head.weight").map_or(classes, |shape| shape[0]))
             .with_image_size(side * stem[2])
             .with_patch_size(stem[2])

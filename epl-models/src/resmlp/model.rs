@@ -13,7 +13,7 @@ use crate::vision::{ClassLayer, ImageBatch, patches};
 
 /// A ResMLP that classifies images.
 ///
-/// The feed-forward parts are split over the tensor axis; the product across patches, a sixteenth of a layer's work, is whole on each
+/// The feed-forward parts are split over the tensor axis; the product across patches, a small share of a layer's work, is whole on each
 /// rank. Made by [`ResMlpConfig::init`], [`init_split`](ResMlpConfig::init_split) or [`init_with`](ResMlpConfig::init_with).
 #[derive(Module, Debug)]
 pub struct ResMlp<C> {

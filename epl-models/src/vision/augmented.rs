@@ -109,7 +109,12 @@ mod tests {
     }
 
     /// The rows that a replica loads in some steps from `position` on, on two threads.
-    fn loaded(mixing: Option<Mixing>, (replica, replicas): (usize, usize), position: u64, steps: usize) -> Vec<Vec<Row>> {
+    fn loaded(
+        mixing: Option<Mixing>,
+        (replica, replicas): (usize, usize),
+        position: u64,
+        steps: usize,
+    ) -> Vec<Vec<Row>> {
         let images = ShapesConfig::new().with_training(IMAGES).with_size(16).init().unwrap().training;
         let sampler = ShuffledSampler::new(IMAGES, BATCH, 5).unwrap();
         let seen = Augmented::new(ImageBatcher::new(shapes::CLASSES), transforms(), 3);
@@ -129,7 +134,8 @@ mod tests {
 
     fn rows(batch: crate::vision::ImageBatch) -> Vec<Row> {
         let pixels: Vec<f32> = batch.pixels.into_data().iter().collect();
-        let others = batch.mixed.map(|mixed| (mixed.others.into_data().iter::<i64>().collect::<Vec<_>>(), mixed.shares));
+        let others =
+            batch.mixed.map(|mixed| (mixed.others.into_data().iter::<i64>().collect::<Vec<_>>(), mixed.shares));
         let each = pixels.len() / batch.host_labels.len();
         let row = |(row, label): (usize, &i64)| {
             let other = others.as_ref().map(|(others, shares)| (others[row], shares[row]));
@@ -151,7 +157,8 @@ mod tests {
             assert!(whole.iter().all(|step| step.len() == BATCH));
             assert_eq!(loaded(mixing.clone(), (0, 1), 2 * BATCH as u64, 2), whole[2..]);
             for replicas in [2, 3] {
-                let parts: Vec<_> = (0..replicas).map(|replica| loaded(mixing.clone(), (replica, replicas), 0, 4)).collect();
+                let parts: Vec<_> =
+                    (0..replicas).map(|replica| loaded(mixing.clone(), (replica, replicas), 0, 4)).collect();
                 for (step, expected) in whole.iter().enumerate() {
                     let together: Vec<Row> = parts.iter().flat_map(|part| part[step].clone()).collect();
                     assert_eq!(&together, expected, "step {step} of {replicas} replicas");
@@ -163,7 +170,8 @@ mod tests {
     /// The first eleven samples are an epoch, the next eleven another: no image is seen the same way.
     #[test]
     fn each_epoch_sees_other_images() {
-        let mut seen: Vec<Vec<f32>> = loaded(None, (0, 1), 0, 3).concat().into_iter().map(|(pixels, ..)| pixels).collect();
+        let mut seen: Vec<Vec<f32>> =
+            loaded(None, (0, 1), 0, 3).concat().into_iter().map(|(pixels, ..)| pixels).collect();
         let count = seen.len();
         seen.sort_by(|a, b| a.partial_cmp(b).unwrap());
         seen.dedup();

@@ -67,7 +67,10 @@ impl ImageBatch {
         let rows = self.host_labels.len();
         if others.len() != rows || shares.len() != rows {
             let given = (others.len(), shares.len());
-            refuse(format!("a batch of {rows} images has {} second classes and {} shares; give one each", given.0, given.1));
+            refuse(format!(
+                "a batch of {rows} images has {} second classes and {} shares; give one each",
+                given.0, given.1
+            ));
         }
         for (row, share) in shares.iter_mut().enumerate() {
             if !(0.0..=1.0).contains(share) {

@@ -80,7 +80,8 @@ mod tests {
 
     /// Red is the class, green the column, blue the row.
     fn record(labels: &[u8]) -> Vec<u8> {
-        let pixels = (0..SIDE * SIDE).map(|pixel| [labels[labels.len() - 1], (pixel % SIDE) as u8, (pixel / SIDE) as u8]);
+        let pixels =
+            (0..SIDE * SIDE).map(|pixel| [labels[labels.len() - 1], (pixel % SIDE) as u8, (pixel / SIDE) as u8]);
         let pixels: Vec<[u8; 3]> = pixels.collect();
         let planes = (0..3).flat_map(|channel| pixels.iter().map(move |pixel| pixel[channel]));
         labels.iter().copied().chain(planes).collect()

@@ -110,9 +110,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let root = tempfile::tempdir().unwrap();
-        let (images, labels) = (root.path().join("train-images-idx3-ubyte"), root.path().join("train-labels-idx1-ubyte"));
+        let (images, labels) =
+            (root.path().join("train-images-idx3-ubyte"), root.path().join("train-labels-idx1-ubyte"));
         let message = || mnist(root.path(), Split::Training).unwrap_err().to_string();
-        assert!(message().contains("none of the files train-images-idx3-ubyte.gz, train-images-idx3-ubyte"), "{}", message());
+        assert!(
+            message().contains("none of the files train-images-idx3-ubyte.gz, train-images-idx3-ubyte"),
+            "{}",
+            message()
+        );
         fs::write(&labels, idx(&[2], &[4, 9])).unwrap();
         for (bytes, said) in [
             (idx(&[2], &[0; 2]), "begins with [00, 00, 08, 01] and should with [00, 00, 08, 03]"),
@@ -129,6 +134,10 @@ mod tests {
         }
         fs::write(&images, idx(&[2, 1, 1], &[0; 2])).unwrap();
         fs::write(&labels, idx(&[2], &[4, 10])).unwrap();
-        assert!(message().contains("train-labels-idx1-ubyte: image 1 is of class 10; there are the classes 0 to 9"), "{}", message());
+        assert!(
+            message().contains("train-labels-idx1-ubyte: image 1 is of class 10; there are the classes 0 to 9"),
+            "{}",
+            message()
+        );
     }
 }

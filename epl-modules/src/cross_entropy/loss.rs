@@ -85,12 +85,7 @@ impl SplitCrossEntropy {
     }
 
     /// [`forward`](Self::forward), in host memory where `host` says so.
-    fn sum(
-        &self,
-        logits: Split<2>,
-        targets: Targets,
-        host: impl Fn(&Tensor<2>) -> Option<HostFloat>,
-    ) -> Tensor<1> {
+    fn sum(&self, logits: Split<2>, targets: Targets, host: impl Fn(&Tensor<2>) -> Option<HostFloat>) -> Tensor<1> {
         let classes = self.classes(&logits);
         let logits = logits.local();
         let [rows, local] = logits.dims();

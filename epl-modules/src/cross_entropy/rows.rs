@@ -126,7 +126,7 @@ fn exponentiate<T: Real>(
     for ((row, numbers), (m, target)) in rows.zip(largest.iter().zip(targets)) {
         let m = *m;
         for (column, share) in target.mine.iter().flatten() {
-            numbers[1] = numbers[1] + (row[*column] - m) * T::of(*share);
+            numbers[1] += (row[*column] - m) * T::of(*share);
         }
         if smoothed {
             numbers[2] = sum_of(row, row, |x, _| x - m);

@@ -43,7 +43,8 @@ fn expected_to_equal(name: &str, image: &RgbImage) -> (RgbImage, u8) {
         "resize" if words[0] == "short" => (made(Resize::new(10), image), 1),
         // Pillow rounds to bytes between the two sides.
         "resize" => {
-            let [height, width] = words[1].split('x').map(|side| side.parse().unwrap()).collect::<Vec<u32>>()[..] else {
+            let [height, width] = words[1].split('x').map(|side| side.parse().unwrap()).collect::<Vec<u32>>()[..]
+            else {
                 panic!("{name}")
             };
             (resized(image.clone(), [width, height], interpolation(words[0])), 1)
@@ -85,7 +86,8 @@ fn transforms_make_what_torchvision_makes() {
     for (name, expected) in stored.iter().filter(|(name, _)| name != "image") {
         let (found, most) = expected_to_equal(name, image);
         assert_eq!(found.dimensions(), expected.dimensions(), "{name}");
-        let differences = found.as_raw().iter().zip(expected.as_raw()).map(|(found, expected)| found.abs_diff(*expected));
+        let differences =
+            found.as_raw().iter().zip(expected.as_raw()).map(|(found, expected)| found.abs_diff(*expected));
         let worst = differences.clone().max().unwrap();
         if worst > most {
             wrong.push(format!("{name}: {worst} at most, {} bytes", differences.filter(|byte| *byte > most).count()));
@@ -98,9 +100,7 @@ fn transforms_make_what_torchvision_makes() {
 /// The two strengths of the fixture are two of all, which grow evenly.
 #[test]
 fn strengths_grow_evenly() {
-    let at = |operation, magnitude: usize| {
-        RandAugment::new().with_magnitude(magnitude).strength(operation, (331, 662))
-    };
+    let at = |operation, magnitude: usize| RandAugment::new().with_magnitude(magnitude).strength(operation, (331, 662));
     assert_eq!([0, 15, 30].map(|magnitude| at(Operation::Rotate, magnitude)), [0.0, 15.0, 30.0]);
     assert_eq!([0, 30].map(|magnitude| at(Operation::TranslateY, magnitude)), [0.0, 300.0]);
     assert_eq!([0, 30].map(|magnitude| at(Operation::Posterize, magnitude)), [8.0, 4.0]);

@@ -22,7 +22,10 @@ pub struct GaussianBlur {
 impl Transform for GaussianBlur {
     fn check(&self) -> Result<()> {
         if self.kernel.is_multiple_of(2) {
-            return refused("GaussianBlur", format!("`kernel` is {}; it should be an odd number of pixels", self.kernel));
+            return refused(
+                "GaussianBlur",
+                format!("`kernel` is {}; it should be an odd number of pixels", self.kernel),
+            );
         }
         check_range("GaussianBlur", "sigma", self.sigma)
     }

@@ -70,8 +70,8 @@ fn from_hsv([hue, saturation, value]: [u8; 3]) -> [u8; 3] {
     let sixths = f64::from(hue) * 6.0 / 255.0;
     let rest = f64::from((sixths - sixths.floor()) as f32);
     let share = f64::from((f64::from(saturation) / 255.0) as f32);
-    let [low, falling, rising] =
-        [1.0 - share, 1.0 - share * rest, 1.0 - share * (1.0 - rest)].map(|part| (f64::from(value) * part).round() as u8);
+    let [low, falling, rising] = [1.0 - share, 1.0 - share * rest, 1.0 - share * (1.0 - rest)]
+        .map(|part| (f64::from(value) * part).round() as u8);
     match sixths as u8 % 6 {
         0 => [value, rising, low],
         1 => [falling, value, low],
@@ -135,7 +135,7 @@ pub(super) fn equalize(image: RgbImage) -> RgbImage {
             let below = sum;
             sum += counts[byte];
             // A single byte, or too few pixels: as it is.
-            if step == 0 { byte as u8 } else { (below / step).min(255) as u8 }
+            below.checked_div(step).map_or(byte as u8, |level| level.min(255) as u8)
         })
     };
     let tables = histograms(&image).map(table);

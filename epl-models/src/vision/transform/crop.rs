@@ -1,7 +1,7 @@
 //! Parts of images: crops, sizes and mirror images.
 
-use ::image::imageops;
 use ::image::RgbImage;
+use ::image::imageops;
 use burn::config::Config;
 
 use super::draws::Draws;
@@ -93,7 +93,8 @@ fn room(transform: &'static str, image: &RgbImage, size: u32) -> Result<(u32, u3
     match (width.checked_sub(size), height.checked_sub(size)) {
         (Some(right), Some(down)) => Ok((right, down)),
         _ => {
-            let reason = format!("an image of {height}×{width} pixels has no square of {size}; resize it before, or crop less");
+            let reason =
+                format!("an image of {height}×{width} pixels has no square of {size}; resize it before, or crop less");
             refused(transform, reason)
         }
     }
@@ -211,7 +212,10 @@ mod tests {
         assert!(square.get_pixel(25, 0)[1] < 6 && square.get_pixel(25, 49)[1] > 249);
         assert_eq!(Resize::new(4).apply(gradient(1, 9), &mut draws(0)).unwrap().dimensions(), (4, 36));
         let refused = CenterCrop::new(5).apply(gradient(4, 9), &mut draws(0)).unwrap_err().to_string();
-        assert!(refused.contains("CenterCrop: an image of 9×4 pixels has no square of 5; resize it before"), "{refused}");
+        assert!(
+            refused.contains("CenterCrop: an image of 9×4 pixels has no square of 5; resize it before"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -270,7 +274,10 @@ mod tests {
         }
         let square = whole.clone().with_ratio([1.0, 1.0]);
         assert_eq!(square.part((20, 20), &mut draws(0)), ((0, 0), [20, 20]));
-        assert_eq!(RandomResizedCrop::new(4).with_ratio([3.0, 4.0]).with_scale([1.0, 1.0]).part((1, 9), &mut draws(0)).1, [1, 1]);
+        assert_eq!(
+            RandomResizedCrop::new(4).with_ratio([3.0, 4.0]).with_scale([1.0, 1.0]).part((1, 9), &mut draws(0)).1,
+            [1, 1]
+        );
         let image = RandomResizedCrop::new(6).apply(gradient(40, 30), &mut draws(0)).unwrap();
         assert_eq!(image.dimensions(), (6, 6));
     }

@@ -5,8 +5,8 @@ use burn::config::Config;
 
 use super::colour;
 use super::draws::Draws;
-use super::setting::{check_share, refused};
 use super::pipeline::{Transform, Transforms};
+use super::setting::{check_share, refused};
 use crate::vision::error::Result;
 
 /// Brightness, contrast, saturation and hue by chance, in an order by chance. As torchvision's.

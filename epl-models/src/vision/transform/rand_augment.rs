@@ -127,7 +127,9 @@ impl Transform for RandAugment {
             true => Ok(()),
             false => {
                 let (magnitude, strengths) = (self.magnitude, self.strengths);
-                let reason = format!("`magnitude` is {magnitude} of {strengths} `strengths`, which count from 0; give a lower one");
+                let reason = format!(
+                    "`magnitude` is {magnitude} of {strengths} `strengths`, which count from 0; give a lower one"
+                );
                 refused("RandAugment", reason)
             }
         }

@@ -44,7 +44,9 @@ fn outcome(options: &Config, split: bool, micro_batches: usize) -> Outcome {
 fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
         let one = outcome(&testing::config(1, 1, 1), false, 1);
-        for (data, tensor, split, micro_batches) in [(1, 2, true, 1), (1, 2, false, 1), (3, 1, false, 2), (2, 2, true, 1)] {
+        for (data, tensor, split, micro_batches) in
+            [(1, 2, true, 1), (1, 2, false, 1), (3, 1, false, 2), (2, 2, true, 1)]
+        {
             let found = outcome(&testing::config(data, tensor, 1), split, micro_batches);
             assert_same(&found, &one, &format!("data {data}, tensor {tensor}, {split}, {micro_batches} micro-batches"));
         }
@@ -63,9 +65,7 @@ fn classes_behind_a_bridge() {
         let mut options = testing::config(3, 1, 1);
         options.cluster.colocate_split_and_replicate = true;
         (options.dist.data_parallel_size, options.cluster.ranks) = (None, Some(3));
-        let all = launch(&options, |epl| {
-            train_with(epl.build(|at| resnet().init_colocated(3, at))?, (ROWS, 1), mixed)
-        });
+        let all = launch(&options, |epl| train_with(epl.build(|at| resnet().init_colocated(3, at))?, (ROWS, 1), mixed));
         for outcome in all.unwrap_or_else(|error| panic!("{error}")) {
             assert_same(&outcome, &one, "three ranks");
         }
@@ -83,7 +83,9 @@ fn a_mixture_counts_by_its_shares() {
             for index in [0, 1, 2, 4] {
                 let (own, other) = (index * 3 % CLASSES, index * 5 % CLASSES);
                 let share = [0.7, 0.25, 0.0, 1.0, 0.55][index];
-                let of = |class: usize| ImageBatch::new(batch(index..index + 1, [SIZE; 2], device).pixels, vec![class as i64]);
+                let of = |class: usize| {
+                    ImageBatch::new(batch(index..index + 1, [SIZE; 2], device).pixels, vec![class as i64])
+                };
                 let (found, first, second) = (row(mixed(index..index + 1, device))?, row(of(own))?, row(of(other))?);
                 let expected = share * first.0.loss + (1.0 - share) * second.0.loss;
                 assert!((found.0.loss - expected).abs() < 1e-12, "row {index}: {} and {expected}", found.0.loss);
