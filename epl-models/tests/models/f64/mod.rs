@@ -7,3 +7,13 @@ mod resmlp;
 mod resnet;
 mod t5;
 mod vit;
+
+use epl_core::config::Config;
+use epl_core::testing;
+
+/// Options of that many data and tensor ranks, and what else a layout has.
+fn layout((data, tensor): (usize, usize), change: fn(&mut Config)) -> Config {
+    let mut options = testing::config(data, tensor, 1);
+    change(&mut options);
+    options
+}

@@ -4,6 +4,7 @@ use epl_core::config::{CheckpointType, Config, ZeroLevel};
 use epl_core::{launch, testing};
 use epl_models::ResMlpConfig;
 
+use super::layout;
 use super::resnet::{CLASSES, Outcome, assert_same, train_on};
 
 const SIZE: usize = 12;
@@ -36,21 +37,16 @@ fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
         let one = outcome(&testing::config(1, 1, 1), false);
         assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[1] != one.0[0], "{:?}", one.0);
-        let with = |mesh: (usize, usize), change: fn(&mut Config)| {
-            let mut options = testing::config(mesh.0, mesh.1, 1);
-            change(&mut options);
-            options
-        };
         let layouts = [
-            (with((1, 2), |_| ()), true),
-            (with((3, 1), |_| ()), false),
+            (layout((1, 2), |_| ()), true),
+            (layout((3, 1), |_| ()), false),
             // One of the replicas has no row.
-            (with((8, 1), |_| ()), false),
-            (with((2, 2), |options| options.zero.level = ZeroLevel::V2), true),
-            (with((2, 1), |options| options.zero.level = ZeroLevel::V3), false),
-            (with((1, 1), |options| options.dist.pipeline_parallel_size = 4), true),
-            (with((1, 2), |options| options.dist.pipeline_parallel_size = 2), true),
-            (with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto), false),
+            (layout((8, 1), |_| ()), false),
+            (layout((2, 2), |options| options.zero.level = ZeroLevel::V2), true),
+            (layout((2, 1), |options| options.zero.level = ZeroLevel::V3), false),
+            (layout((1, 1), |options| options.dist.pipeline_parallel_size = 4), true),
+            (layout((1, 2), |options| options.dist.pipeline_parallel_size = 2), true),
+            (layout((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto), false),
         ];
         for (options, split) in &layouts {
             assert_same(&outcome(options, *split), &one, &format!("split {split}, {}", options.to_toml()));
