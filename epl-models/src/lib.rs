@@ -11,6 +11,7 @@
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
 //! - [`vit`]: ViT, an image as a sequence of patches;
+//! - [`resmlp`]: ResMLP, patches mixed without attention;
 //! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches;
 //! - [`swin`]: Swin and Swin V2, patches that attend to each other in windows.
 #![warn(missing_docs)]
@@ -27,6 +28,7 @@ pub mod indexed;
 pub mod vision;
 pub mod resnet;
 pub mod vit;
+pub mod resmlp;
 pub mod mae;
 pub mod swin;
 
@@ -34,6 +36,7 @@ pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
+pub use resmlp::{ResMlp, ResMlpConfig};
 pub use resnet::{ResNet, ResNetConfig};
 pub use swin::{Swin, SwinConfig, SwinVersion};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
@@ -41,5 +44,5 @@ pub use text::{
     Bleu, BleuCounts, BpeConfig, ExactMatch, NumberPairs, NumberPairsConfig, Pair, ParallelCorpus, TokenPair,
     TokenPairs, Tokenizer,
 };
-pub use vision::{ImageBatch, ImageBatcher, ImageFolderConfig, LabelledImage, ShapesConfig};
+pub use vision::{ImageBatch, ImageBatcher, ImageFolder, LabelledImage, ShapesConfig};
 pub use vit::{ViT, ViTConfig};

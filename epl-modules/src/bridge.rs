@@ -13,8 +13,8 @@
 use core::ops::Range;
 
 use burn::module::Module;
+use burn::tensor::Tensor;
 use burn::tensor::kind::Autodiff;
-use burn::tensor::{Int, Tensor};
 use epl_comm::{Copied, ProcessGroup, ReduceOp, custom_vjp, unwind};
 use epl_core::{Context, Place};
 
@@ -136,20 +136,20 @@ impl Crossing {
         }
     }
 
-    /// The targets of all ranks' rows.
+    /// Values of all ranks' rows that have no gradient, such as targets.
     ///
     /// # Shapes
     ///
-    /// - ids: `[rows]`
-    /// - output: `[rows of all ranks]`
+    /// - values: `[rows, ...]`
+    /// - output: `[rows of all ranks, ...]`
     ///
     /// # Errors
     ///
     /// Unwinds with an error when a peer fails.
-    pub fn gather_ids(&self, ids: Tensor<1, Int>) -> Tensor<1, Int> {
+    pub fn gather_values<const D: usize, K: Autodiff>(&self, values: Tensor<D, K>) -> Tensor<D, K> {
         match &self.peers {
-            None => ids,
-            Some(peers) => peers.gather(ids),
+            None => values,
+            Some(peers) => peers.gather(values),
         }
     }
 

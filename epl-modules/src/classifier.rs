@@ -8,7 +8,7 @@ use epl_core::Place;
 
 use crate::argmax::split_argmax;
 use crate::bridge::{Bridge, Crossing};
-use crate::cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig};
+use crate::cross_entropy::{MixedTargets, SplitCrossEntropy, SplitCrossEntropyConfig, Targets};
 use crate::invalid::refuse;
 use crate::linear::{SplitLinear, SplitLinearConfig, default_initializer};
 use crate::top_k::split_in_top_k;
@@ -88,13 +88,13 @@ impl SplitClassifier {
     /// # Shapes
     ///
     /// - features: `[rows, d_input]`
-    /// - targets: `[rows]`
+    /// - targets: `[rows]`, or [`Targets`], of two classes each with a share
     /// - output: `[1]`
     ///
     /// # Errors
     ///
     /// Unwinds with an error when a row has no target, a target is no class, or a peer fails.
-    pub fn forward_loss(&self, features: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    pub fn forward_loss(&self, features: Tensor<2>, targets: impl Into<Targets>) -> Tensor<1> {
         self.forward_loss_by(&self.cross_entropy, features, targets)
     }
 
@@ -111,11 +111,17 @@ impl SplitClassifier {
         &self,
         criterion: &SplitCrossEntropy,
         features: Tensor<2>,
-        targets: Tensor<1, Int>,
+        targets: impl Into<Targets>,
     ) -> Tensor<1> {
+        let targets = targets.into();
         let crossing = self.open(&features, &targets);
         let logits = self.linear.forward(crossing.gather(features));
-        crossing.count_once(criterion.forward(logits, crossing.gather_ids(targets)))
+        let mixed = targets.mixed.map(|mixed| MixedTargets {
+            others: crossing.gather_values(mixed.others),
+            shares: crossing.gather_values(mixed.shares),
+        });
+        let targets = Targets { classes: crossing.gather_values(targets.classes), mixed };
+        crossing.count_once(criterion.forward(logits, targets))
     }
 
     /// The logits of all classes: as much memory as the split is to save. Collective.
@@ -159,9 +165,9 @@ impl SplitClassifier {
     ///
     /// Unwinds with an error when a row has no target, there are fewer classes than `k`, or a peer fails.
     pub fn in_top_k(&self, features: Tensor<2>, targets: Tensor<1, Int>, k: usize) -> Tensor<1, Bool> {
-        let crossing = self.open(&features, &targets);
+        let crossing = self.open(&features, &targets.clone().into());
         let logits = self.linear.forward(crossing.gather(features));
-        crossing.own_values(split_in_top_k(logits, crossing.gather_ids(targets), k))
+        crossing.own_values(split_in_top_k(logits, crossing.gather_values(targets), k))
     }
 
     /// How many targets count: the weight of [`forward_loss`](Self::forward_loss).
@@ -170,9 +176,9 @@ impl SplitClassifier {
     }
 
     /// The bridge, for rows with their targets.
-    fn open(&self, features: &Tensor<2>, targets: &Tensor<1, Int>) -> Crossing {
-        let ([rows, _], [given]) = (features.dims(), targets.dims());
-        if given != rows {
+    fn open(&self, features: &Tensor<2>, targets: &Targets) -> Crossing {
+        let [rows, _] = features.dims();
+        if let Some(given) = targets.other_than(rows) {
             refuse(format!("a classifier takes a target for every row: got {rows} rows and {given} targets"));
         }
         self.bridge.open(rows)

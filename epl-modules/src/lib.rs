@@ -109,7 +109,7 @@ pub use attention::{
 pub use bridge::{Bridge, Crossing};
 pub use classifier::{SplitClassifier, SplitClassifierConfig};
 pub use conv::{ChannelCut, ReplicatedConv2d, ReplicatedConv2dConfig, SplitConv2d, SplitConv2dConfig, SplitConvInput};
-pub use cross_entropy::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
+pub use cross_entropy::{MixedTargets, SplitCrossEntropy, SplitCrossEntropyConfig, Targets, token_weight};
 pub use drop_path::{DropPath, DropPathConfig};
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{SplitEmbedding, SplitEmbeddingConfig};

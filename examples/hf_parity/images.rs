@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use epl::data::Rows;
 use epl::models::huggingface::{Names, Reference, read_io};
 use epl::models::mae::{self, MaeBatch, MaeNames};
+use epl::models::resmlp::{self, ResMlp, ResMlpNames};
 use epl::models::resnet::{self, ResNet, ResNetNames};
 use epl::models::swin::{self, Swin, SwinNames};
 use epl::models::vision::{ImageBatch, reference_batch};
@@ -55,6 +56,19 @@ pub fn swin(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Err
         swin::export(&model, &trained.parameters, to)?;
     }
     compared(folder, export, &computed, &SwinNames::new(model.version, &weights), vit::measured_beside)
+}
+
+pub fn resmlp(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {
+    let (weights, model) = resmlp::open(folder)?;
+    let build = |epl: &Epl| {
+        let load = |model, plan: &Plan| Ok(resmlp::load(model, plan.records(), &weights)?);
+        epl.build(|place| model.init_split(place))?.try_map(load)
+    };
+    let computed = run((folder, layout), export.is_some(), build, classified, ResMlp::logits_of)?;
+    if let (Some(to), Some(trained)) = (export, &computed.trained) {
+        resmlp::export(&model, &trained.parameters, to)?;
+    }
+    compared(folder, export, &computed, &ResMlpNames::new(&weights), |_| None)
 }
 
 pub fn mae(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Errors, Failure> {

@@ -77,6 +77,8 @@ pub fn check(folder: &Path, layout: &Layout, export: Option<&Path>) -> Result<Er
         "vit" => images::vit(folder, layout, export),
         "swin" | "swinv2" => images::swin(folder, layout, export),
         "vit_mae" => images::mae(folder, layout, export),
+        // timm says which size, too.
+        name if name.starts_with("resmlp_") => images::resmlp(folder, layout, export),
         _ => t5::check(folder, layout, export),
     }
 }

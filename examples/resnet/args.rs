@@ -6,24 +6,16 @@ use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::ResNetConfig;
 
+use crate::images::ImageArgs;
+
 /// Train a ResNet across ranks to classify images.
 ///
-/// Without --images it learns to tell coloured shapes.
+/// Without --images, --cifar10, --cifar100 or --mnist it learns to tell coloured shapes.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
-    /// A folder of training images (.png, .jpg), a folder a class
-    #[arg(long, value_name = "DIR")]
-    pub images: Option<PathBuf>,
-    /// A folder of images to evaluate on, with the same classes
-    #[arg(long, requires = "images", value_name = "DIR")]
-    pub valid: Option<PathBuf>,
-    /// How many random squares of every training image there are; 0: one, from its middle
-    #[arg(long, requires = "images", value_name = "N", default_value_t = 10)]
-    pub variants: usize,
-    /// Rows of an image, and its columns [default: 32, of a folder 224]
-    #[arg(long, value_name = "N")]
-    size: Option<usize>,
+    #[command(flatten)]
+    pub data: ImageArgs,
     /// The model, by name [default: tiny, of a folder resnet18]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -34,8 +26,8 @@ pub struct Args {
     #[arg(long)]
     pub split: bool,
     /// Replicas of the model
-    #[arg(long, value_name = "D")]
-    data: Option<usize>,
+    #[arg(long = "data", value_name = "D")]
+    replicas: Option<usize>,
     /// Stop after this many steps; the schedule is unchanged
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
@@ -63,26 +55,21 @@ impl Args {
     pub fn config(&self) -> Result<Config, ConfigError> {
         let layers = Layers::new().toml(DEFAULTS, Path::new("shapes.toml"))?.process_environment()?;
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
-        let mut config = layers.flags([(REPLICAS, self.data), ("train.steps", self.steps)])?.resolve()?;
+        let mut config = layers.flags([(REPLICAS, self.replicas), ("train.steps", self.steps)])?.resolve()?;
         if !config.is_given(REPLICAS) {
             config.set(REPLICAS, 2)?;
         }
         config.cluster.colocate_split_and_replicate |= self.split;
-        if self.images.is_some() && self.valid.is_none() {
+        if !self.data.is_judged() {
             // There is nothing to evaluate on.
             config.train.eval_every = None;
         }
         Ok(config)
     }
 
-    /// Rows of an image, and its columns.
-    pub fn size(&self) -> usize {
-        self.size.unwrap_or(if self.images.is_some() { 224 } else { 32 })
-    }
-
     /// The model for so many classes, or more.
     pub fn model(&self, classes: usize) -> epl::Result<ResNetConfig> {
-        let default = if self.images.is_some() { "resnet18" } else { "tiny" };
+        let default = if self.data.is_folder() { "resnet18" } else { "tiny" };
         let classes = classes.max(self.classes.unwrap_or(0));
         ResNetConfig::preset(self.model.as_deref().unwrap_or(default), classes)
     }

@@ -3,16 +3,18 @@
 //! ```text
 //! cargo run --release --example resnet                                   # coloured shapes, 20 classes, two ranks
 //! cargo run --release --example resnet -- --model resnet18 --images flowers/train --valid flowers/valid \
-//!     --variants 10 --out out/flowers                                    # a folder of images, a folder a class
+//!     --augment rand --out out/flowers                                   # a folder of images, a folder a class
+//! cargo run --release --example resnet -- --cifar10 cifar-10-batches-bin
 //! ```
 //!
 //! - `args`: the command line, and the configuration it makes.
-//! - `task`: what is learned: the images and their classes.
+//! - `images`: what is learned: the images and their classes.
 //! - `run`: what every rank does.
 
 mod args;
+#[path = "../images/mod.rs"]
+mod images;
 mod run;
-mod task;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -21,7 +23,6 @@ use clap::Parser;
 use epl::trainer::StopHandle;
 
 use args::Args;
-use task::Task;
 
 fn main() -> ExitCode {
     train(&Args::parse()).unwrap_or_else(|error| {
@@ -32,8 +33,8 @@ fn main() -> ExitCode {
 
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
-    let task = Task::prepare(args, &config)?;
-    let model = args.model(task.classes.len())?;
+    let task = args.data.task(&config)?;
+    let model = args.model(task.classes)?;
     let stop = StopHandle::on_signals()?;
     let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &model, args, &stop))?;
     // The same on all ranks.

@@ -6,19 +6,15 @@ use burn::optim::SgdConfig;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{Bool, Tensor};
-use epl::data::{ShuffledSampler, TrainData, ValidData};
 use epl::evaluate::{Accuracy, Evaluator};
 use epl::models::ResNetConfig;
 use epl::models::resnet::ResNet;
-use epl::models::vision::{ClassLayer, ImageBatch, ImageBatcher};
+use epl::models::vision::{ClassLayer, ImageBatch};
 use epl::trainer::{Evaluation, StopHandle, Trainer};
 use epl::{Engine, EngineSettings, Epl, LaidOutModel, Result};
 
 use crate::args::Args;
-use crate::task::Task;
-
-/// Images that one replica judges at a time.
-const BATCH: usize = 100;
+use crate::images::Task;
 
 /// The last line of the run, on the first rank, and the exit code of the program.
 pub type Ended = (Option<String>, ExitCode);
@@ -45,18 +41,14 @@ fn train<C: ClassLayer>(
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))
         .with_weight_decay(Some(WeightDecayConfig::new(5e-4)));
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
-    let batcher = ImageBatcher::new(task.classes.len());
-    let batch = epl.config().batch(replicas)?.global_batch_size;
-    let sampler = ShuffledSampler::new(task.train.len(), batch, epl.config().train.seed)?;
-    let data = TrainData::new(task.train.clone(), batcher.clone(), sampler)?;
+    let data = task.train_data(epl.config().batch(replicas)?.global_batch_size, epl.config().train.seed)?;
     let mut trainer = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| trainer.with_out(args.out.clone()).with_resume(args.resume))
         .with_stop(stop.clone())
         .with_invariant("model", &model)?
         .with_invariant("classes", &task.classes)?
         .with_invariant("images", &task.fingerprint)?;
-    if let Some(valid) = &task.valid {
-        let valid = ValidData::new(valid.clone(), batcher, BATCH)?;
+    if let Some(valid) = task.valid_data()? {
         let top =
             |name: &str, place: usize| Accuracy::of(name, move |right: &[Tensor<1, Bool>; 2]| right[place].clone());
         let evaluator = Evaluator::new(valid.clone(), judge).with(top("top1", 0)).with(top("top5", 1));

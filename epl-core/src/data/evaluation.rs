@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use super::cut::BatchShard;
 use super::prefetch::{Prefetch, PrefetchConfig};
 use super::sampler::GlobalBatch;
-use super::source::DataSource;
+use super::source::{DataSource, SampleBatcher};
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
@@ -35,12 +35,33 @@ impl<I, B> ValidData<I, B> {
         batcher: impl Batcher<I, B> + 'static,
         batch: usize,
     ) -> Result<Self> {
-        let source = DataSource::new(dataset, batcher);
+        Self::of(DataSource::new(dataset, batcher), batch)
+    }
+
+    /// [`new`](Self::new), with a batcher that knows the samples' numbers: here their indices.
+    ///
+    /// # Errors
+    ///
+    /// As there, and when it makes rows of partners: which these are would depend on the layout.
+    pub fn of_samples(
+        dataset: impl Dataset<I> + 'static,
+        batcher: impl SampleBatcher<I, B> + 'static,
+        batch: usize,
+    ) -> Result<Self> {
+        Self::of(DataSource::of_samples(dataset, batcher), batch)
+    }
+
+    fn of(source: DataSource<I, B>, batch: usize) -> Result<Self> {
         if source.is_empty() || batch == 0 {
             return Err(Error::invalid(format!(
                 "evaluation of {} samples, {batch} at a time; both numbers must be at least 1",
                 source.len()
             )));
+        }
+        if source.partner().is_some() {
+            return Err(Error::invalid(
+                "an evaluation of rows that are mixed with others would depend on the layout; give a batcher that mixes none",
+            ));
         }
         Ok(Self { source, batch, ahead: PrefetchConfig::default() })
     }

@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use super::cut::BatchShard;
 use super::prefetch::{Prefetch, PrefetchConfig};
 use super::sampler::{GlobalBatch, Sampler};
-use super::source::DataSource;
+use super::source::{DataSource, SampleBatcher};
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
@@ -37,13 +37,35 @@ impl<I, B> TrainData<I, B> {
         batcher: impl Batcher<I, B> + 'static,
         sampler: impl Sampler + 'static,
     ) -> Result<Self> {
-        let source = DataSource::new(dataset, batcher);
+        Self::joined(DataSource::new(dataset, batcher), sampler)
+    }
+
+    /// [`new`](Self::new), with a batcher that knows which samples of the run it is given, as one that augments them.
+    ///
+    /// # Errors
+    ///
+    /// As there, and when it makes rows of partners while the sampler draws from files that not every replica reads.
+    pub fn of_samples(
+        dataset: impl Dataset<I> + 'static,
+        batcher: impl SampleBatcher<I, B> + 'static,
+        sampler: impl Sampler + 'static,
+    ) -> Result<Self> {
+        Self::joined(DataSource::of_samples(dataset, batcher), sampler)
+    }
+
+    fn joined(source: DataSource<I, B>, sampler: impl Sampler + 'static) -> Result<Self> {
         if sampler.samples() != source.len() {
             return Err(Error::invalid(format!(
                 "the sampler draws from {} samples and the dataset has {}; make the sampler from this dataset",
                 sampler.samples(),
                 source.len()
             )));
+        }
+        if source.partner().is_some() && sampler.divides_files() {
+            return Err(Error::invalid(
+                "rows are mixed with others of the global batch, and the sampler divides files, which not every replica reads: leave \
+                 mixing out, or draw from files that all replicas read",
+            ));
         }
         Ok(Self { source, sampler: Arc::new(sampler) })
     }

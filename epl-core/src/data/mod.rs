@@ -21,7 +21,7 @@
 //! - `sliced_files`: files as one dataset.
 //! - [`cut`](mod@cut): from a global batch to the rows of one micro-batch.
 //! - [`rows`]: batches that every rank has whole.
-//! - [`source`]: a Burn dataset and a batcher.
+//! - [`source`]: a Burn dataset and a batcher, which may know the samples' numbers.
 //! - [`prefetch`]: threads that work ahead.
 //! - [`loader`]: the steps of a training run.
 //! - [`evaluation`]: one pass over a dataset.
@@ -51,4 +51,4 @@ pub use sampler::{GlobalBatch, Owned, Sampler};
 pub use shuffled::ShuffledSampler;
 pub use sliced_files::SlicedFiles;
 pub use slicing::{FileSlices, SliceRule};
-pub use source::DataSource;
+pub use source::{DataSource, Sample, SampleBatcher, Samples};

@@ -9,7 +9,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::tensor::Device;
 use epl_core::data::{
-    BatchShard, EvaluationLoader, LengthSamplerConfig, Loader, Sampler, ShuffledSampler, TrainData, ValidData,
+    BatchShard, EvaluationLoader, FileSamplerConfig, FileSlices, LengthSamplerConfig, Loader, SampleBatcher, Sampler,
+    Samples, ShuffledSampler, SliceRule, TrainData, ValidData,
 };
 
 /// Keeps the items as they are.
@@ -234,4 +235,55 @@ fn evaluation_runs_every_sample_once_and_the_same_number_of_batches_everywhere()
 fn evaluation_of_nothing_is_refused() {
     assert!(ValidData::new(squares(0), Items, 2).err().unwrap().to_string().contains("0 samples"));
     assert!(ValidData::new(squares(2), Items, 0).err().unwrap().to_string().contains("0 at a time"));
+}
+
+/// Says of each row its number, its item, and those of its partner, which stands so many rows before it.
+struct Beside(usize);
+
+type Row = ((u64, usize), (u64, usize));
+
+impl SampleBatcher<usize, Vec<Row>> for Beside {
+    fn partner(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
+    fn batch_samples(&self, samples: Samples<usize>, _device: &Device) -> epl_core::Result<Vec<Row>> {
+        let of = |place: usize| (samples.all[place].number, samples.all[place].item);
+        assert!(samples.all.iter().all(|sample| sample.number >= samples.first));
+        Ok(samples.partners.iter().enumerate().map(|(row, partner)| (of(row), of(*partner))).collect())
+    }
+}
+
+#[test]
+fn a_partner_is_that_of_the_global_batch() {
+    let sampler = || ShuffledSampler::new(11, 5, 2).unwrap();
+    for distance in [1, 3] {
+        let data = TrainData::of_samples(squares(11), Beside(distance), sampler()).unwrap();
+        for (replicas, micro_batches) in LAYOUTS {
+            let mut rows = Vec::new();
+            for replica in 0..replicas {
+                let share = BatchShard::new(replica, replicas, micro_batches).unwrap();
+                let mut loader = Loader::start(&data, share, &Device::flex(), 10).unwrap();
+                let step = loader.next_step().unwrap().micro_batches;
+                rows.extend(step.into_iter().filter(|micro| !micro.empty).flat_map(|micro| micro.batch));
+            }
+            let drawn = sampler().batch(10).unwrap();
+            let of = |row: usize| (10 + row as u64, drawn.indices[row].pow(2));
+            let expected: Vec<Row> = (0..5).map(|row| (of(row), of((row + 5 - distance) % 5))).collect();
+            assert_eq!(rows, expected, "{replicas} replicas, {micro_batches} micro-batches");
+        }
+    }
+}
+
+#[test]
+fn partners_that_a_replica_may_not_read_are_refused() {
+    let refused = ValidData::of_samples(squares(4), Beside(1), 2).err().unwrap().to_string();
+    assert!(refused.contains("would depend on the layout"), "{refused}");
+    let slices = FileSlices::new(4, &[1, 1], SliceRule::default()).unwrap();
+    let sampler = FileSamplerConfig::new(4, 3).init(&[2; 4], &slices).unwrap();
+    let refused = TrainData::of_samples(squares(8), Beside(1), sampler).err().unwrap().to_string();
+    assert!(
+        refused.contains("the sampler divides files, which not every replica reads: leave mixing out"),
+        "{refused}"
+    );
 }

@@ -81,13 +81,14 @@ impl Folder {
         saying.map_or_else(|| Ok(default.to_vec()), |json| json.tokens("eos_token_id"))
     }
 
-    /// The architecture, such as `t5`.
+    /// The architecture, such as `t5`; of a folder of timm, which calls it so, such as `resmlp_12_224`.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] when `config.json` does not say.
     pub fn model_type(&self) -> Result<&str> {
-        self.config.text("model_type")
+        let is_timm = !self.config.says("model_type") && self.config.says("architecture");
+        self.config.text(if is_timm { "architecture" } else { "model_type" })
     }
 
     /// Refuses a folder of another architecture than the one that is read.

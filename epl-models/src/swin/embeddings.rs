@@ -50,7 +50,7 @@ impl SwinEmbeddings {
     ///
     /// Unwinds with an error when images have another size: grids and windows are of one.
     pub fn forward(&self, pixels: Tensor<4>) -> Tensor<3> {
-        let hidden = self.norm.forward(patches(&self.projection, pixels, ("Swin", self.image)));
+        let hidden = self.norm.forward(patches(&self.projection, pixels, self.image));
         self.dropout.forward(match &self.positions {
             Some(positions) => hidden + positions.val(),
             None => hidden,

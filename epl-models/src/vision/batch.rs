@@ -1,29 +1,42 @@
 //! Images as normalised tensors.
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use epl_comm::{Error, unwind};
-use epl_modules::token_weight;
+use epl_modules::{MixedTargets, Targets, token_weight};
 
 use super::image::LabelledImage;
 use crate::rows::IGNORED;
 
 /// Mean and deviation of the channels over ImageNet, for pixels from 0 to 1: what most image models expect.
-const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+pub(crate) const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+pub(crate) const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Images and their classes.
 #[derive(Clone, Debug)]
 pub struct ImageBatch {
     /// The normalised pixels. Shape `[rows, channels, height, width]`.
     pub pixels: Tensor<4>,
-    /// The classes, [`IGNORED`] where an image does not count. Shape `[rows]`.
+    /// The classes, [`IGNORED`] where an image does not count; of mixed images those with the larger shares, by which an accuracy
+    /// judges. Shape `[rows]`.
     pub labels: Tensor<1, Int>,
     /// The same on the host.
     pub host_labels: Vec<i64>,
+    /// The other classes of images that are mixed.
+    pub mixed: Option<MixedLabels>,
 }
 
-epl_core::batch!(ImageBatch { pixels, labels, host_labels });
+/// The second classes of images, which are each a mixture of two.
+#[derive(Clone, Debug)]
+pub struct MixedLabels {
+    /// The classes with the smaller shares. Shape `[rows]`.
+    pub others: Tensor<1, Int>,
+    /// The share of each image's first class: from a half to 1.
+    pub shares: Vec<f64>,
+}
+
+epl_core::batch!(ImageBatch { pixels, labels, host_labels, mixed });
+epl_core::batch!(MixedLabels { others, shares });
 
 impl ImageBatch {
     /// A batch of pixels that are already normalised.
@@ -40,9 +53,50 @@ impl ImageBatch {
         if labels.len() != rows {
             refuse(format!("a batch of {rows} images has {} labels; give one for every image", labels.len()));
         }
-        let device = pixels.device();
-        let data = TensorData::new(labels.clone(), [rows]);
-        Self { pixels, labels: Tensor::from_data(data, &device), host_labels: labels }
+        Self { labels: ids(labels.clone(), &pixels.device()), pixels, host_labels: labels, mixed: None }
+    }
+
+    /// With a second class of each image, and the share of the first one; a share below a half exchanges the two. An image that does
+    /// not count has no second class: what is given for it is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// Unwinds with an error when there are not a class and a share for every row, or a share is not from 0 to 1.
+    #[must_use]
+    pub fn mixed_with(mut self, mut others: Vec<i64>, mut shares: Vec<f64>) -> Self {
+        let rows = self.host_labels.len();
+        if others.len() != rows || shares.len() != rows {
+            let given = (others.len(), shares.len());
+            refuse(format!(
+                "a batch of {rows} images has {} second classes and {} shares; give one each",
+                given.0, given.1
+            ));
+        }
+        for (row, share) in shares.iter_mut().enumerate() {
+            if !(0.0..=1.0).contains(share) {
+                refuse(format!("the share of the first class of image {row} is {share}; it should be from 0 to 1"));
+            }
+            if *share < 0.5 && self.host_labels[row] != IGNORED {
+                core::mem::swap(&mut self.host_labels[row], &mut others[row]);
+                *share = 1.0 - *share;
+            }
+        }
+        let device = self.pixels.device();
+        self.labels = ids(self.host_labels.clone(), &device);
+        self.mixed = Some(MixedLabels { others: ids(others, &device), shares });
+        self
+    }
+
+    /// What logits are judged by.
+    pub(crate) fn targets(&self) -> Targets {
+        let mixed = |mixed: &MixedLabels| {
+            // Without a type they would have the default one, which may be of 16 bits.
+            let shares = TensorData::new(mixed.shares.clone(), [mixed.shares.len()]);
+            let dtype = if self.pixels.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            let shares = Tensor::from_data(shares, (&self.pixels.device(), dtype));
+            MixedTargets { others: mixed.others.clone(), shares }
+        };
+        Targets { classes: self.labels.clone(), mixed: self.mixed.as_ref().map(mixed) }
     }
 
     /// The number of images that count.
@@ -96,14 +150,20 @@ impl ImageBatcher {
     ///
     /// Unwinds with an error when images are of different sizes.
     pub fn pixels(&self, images: &[LabelledImage], device: &Device) -> Tensor<4> {
-        let [height, width] = size_of_all(images);
-        let mut values = Vec::with_capacity(images.len() * 3 * height * width);
-        images.iter().for_each(|image| self.normalise(image, &mut values));
+        let (values, [height, width]) = self.values(images);
         Tensor::from_data(TensorData::new(values, [images.len(), 3, height, width]), device)
     }
 
+    /// The normalised pixels of all images, and their height and width.
+    pub(super) fn values(&self, images: &[LabelledImage]) -> (Vec<f32>, [usize; 2]) {
+        let [height, width] = size_of_all(images);
+        let mut values = Vec::with_capacity(images.len() * 3 * height * width);
+        images.iter().for_each(|image| self.normalise(image, &mut values));
+        (values, [height, width])
+    }
+
     /// Refuses classes that the model has not.
-    fn check(&self, images: &[LabelledImage]) {
+    pub(super) fn check(&self, images: &[LabelledImage]) {
         for (row, image) in images.iter().enumerate() {
             if image.label >= self.classes {
                 refuse(format!(
@@ -133,6 +193,11 @@ impl Batcher<LabelledImage, ImageBatch> for ImageBatcher {
     }
 }
 
+fn ids(values: Vec<i64>, device: &Device) -> Tensor<1, Int> {
+    let rows = values.len();
+    Tensor::from_data(TensorData::new(values, [rows]), device)
+}
+
 /// The size of all images.
 fn size_of_all(images: &[LabelledImage]) -> [usize; 2] {
     let size = images.first().map_or([0, 0], |image| [image.height, image.width]);
@@ -141,7 +206,7 @@ fn size_of_all(images: &[LabelledImage]) -> [usize; 2] {
         if [height, width] != size || image.pixels.len() != 3 * height * width {
             refuse(format!(
                 "image {row} of a batch is {height}×{width} ({} bytes) and the first one {}×{}; all images of a \
-                     batch have one size, and three bytes a pixel",
+                     batch have one size, and three bytes a pixel: bring them to one, such as by `Transforms::evaluation`",
                 image.pixels.len(),
                 size[0],
                 size[1]
@@ -186,6 +251,23 @@ mod tests {
     fn rows_that_do_not_count_have_no_weight() {
         let pixels = Tensor::zeros([3, 3, 2, 2], &Device::default());
         assert_eq!(ImageBatch::new(pixels, vec![1, IGNORED, 0]).counted(), 2.0);
+    }
+
+    #[test]
+    fn the_class_with_the_larger_share_stands_first() {
+        let batch = ImageBatch::new(Tensor::zeros([4, 3, 2, 2], &Device::default()), vec![1, 2, IGNORED, 4]);
+        let mixed = batch.clone().mixed_with(vec![5, 6, 7, 4], vec![0.75, 0.25, 0.1, 0.5]);
+        assert_eq!(mixed.host_labels, [1, 6, IGNORED, 4]);
+        let second = mixed.mixed.unwrap();
+        assert_eq!(second.others.into_data().iter::<i64>().collect::<Vec<_>>(), [5, 2, 7, 4]);
+        assert_eq!(second.shares, [0.75, 0.75, 0.1, 0.5]);
+        assert_eq!(mixed.labels.into_data().iter::<i64>().collect::<Vec<_>>(), [1, 6, IGNORED, 4]);
+        let refused = |others: usize, share: f64| {
+            let mix = || batch.clone().mixed_with(vec![0; others], vec![share; 4]);
+            epl_comm::catch(mix).unwrap_err().to_string()
+        };
+        assert!(refused(3, 0.5).contains("4 images has 3 second classes and 4 shares"));
+        assert!(refused(4, 1.5).contains("the first class of image 0 is 1.5; it should be from 0 to 1"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use epl_comm::{Split, sliced};
 use epl_core::{Context, Loss, LossWeights};
 use epl_modules::{
-    ReplicatedLinear, SplitClassifier, SplitCrossEntropy, SplitCrossEntropyConfig, SplitLinear, split_in_top_k,
+    ReplicatedLinear, SplitClassifier, SplitCrossEntropy, SplitCrossEntropyConfig, SplitLinear, Targets, split_in_top_k,
 };
 
 use super::batch::ImageBatch;
@@ -33,7 +33,7 @@ pub trait ClassLayer: Module + ModuleDisplay {
     /// # Shapes
     ///
     /// - features: `[rows, features]`
-    /// - labels: `[rows]`
+    /// - labels: of the same rows
     /// - output: `[1]`
     fn loss(&self, features: Tensor<2>, labels: Labels<'_>, context: &Context) -> Tensor<1>;
 
@@ -49,8 +49,8 @@ pub trait ClassLayer: Module + ModuleDisplay {
 /// Labels, and how they are judged.
 #[derive(Clone, Debug)]
 pub struct Labels<'a> {
-    /// The class of every row. Shape `[rows]`.
-    pub classes: Tensor<1, Int>,
+    /// The class of every row, or two of them.
+    pub targets: Targets,
     /// The loss.
     pub criterion: &'a SplitCrossEntropy,
 }
@@ -60,7 +60,7 @@ pub(crate) fn class_weights(batch: &ImageBatch) -> LossWeights {
     LossWeights::new().with(CROSS_ENTROPY, batch.counted())
 }
 
-/// The loss of a batch's classes, of features `[rows, features]`. A share of each label is spread over all classes in training alone:
+/// The loss of a batch's classes, of features `[rows, features]`; of mixed images that of either class by its share. A share of each label is spread over all classes in training alone:
 /// it is a means of it, and what is evaluated is the likelihood. Collective over the ranks that share the classes.
 pub(crate) fn class_loss<C: ClassLayer>(
     layer: &C,
@@ -71,7 +71,7 @@ pub(crate) fn class_loss<C: ClassLayer>(
     let smoothing = if context.is_training() { label_smoothing } else { 0.0 };
     let criterion =
         SplitCrossEntropyConfig::new().with_label_smoothing(smoothing).with_ignore_index(IGNORED).init(context);
-    let labels = Labels { classes: batch.labels.clone(), criterion: &criterion };
+    let labels = Labels { targets: batch.targets(), criterion: &criterion };
     Loss::new().with(CROSS_ENTROPY, layer.loss(features, labels, context), 1.0)
 }
 
@@ -100,7 +100,7 @@ macro_rules! class_layer_of_parts {
             }
 
             fn loss(&self, features: Tensor<2>, labels: Labels<'_>, context: &Context) -> Tensor<1> {
-                labels.criterion.forward(self.parts(features, context), labels.classes)
+                labels.criterion.forward(self.parts(features, context), labels.targets)
             }
 
             fn in_top_k(
@@ -124,7 +124,7 @@ impl ClassLayer for SplitClassifier {
     }
 
     fn loss(&self, features: Tensor<2>, labels: Labels<'_>, _context: &Context) -> Tensor<1> {
-        self.forward_loss_by(labels.criterion, features, labels.classes)
+        self.forward_loss_by(labels.criterion, features, labels.targets)
     }
 
     fn in_top_k(&self, features: Tensor<2>, labels: Tensor<1, Int>, k: usize, _context: &Context) -> Tensor<1, Bool> {

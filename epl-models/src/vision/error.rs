@@ -66,13 +66,87 @@ pub enum Error {
         folder: PathBuf,
     },
 
-    /// More rows than can be counted.
-    #[error("{variants} variants of each of {images} images are too many to be counted; ask for at most {}", usize::MAX / images)]
-    Variants {
-        /// The images of the folder.
+    /// A file that is not of the kind that its name says.
+    #[error("{} begins with {found:02x?} and should with {expected:02x?}, as {kind}; give the file that was published", path.display())]
+    Magic {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes.
+        found: Vec<u8>,
+        /// What they should be.
+        expected: Vec<u8>,
+        /// What begins so.
+        kind: &'static str,
+    },
+
+    /// A file with more or fewer bytes than its images have.
+    #[error(
+        "{} has {found} bytes and should have {expected} ({reason}); it was not copied whole: copy it again", path.display()
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes, unpacked.
+        found: usize,
+        /// How many there should be.
+        expected: String,
+        /// Why so many.
+        reason: String,
+    },
+
+    /// A class that the data does not have.
+    #[error("{}: image {image} is of class {label}; there are the classes 0 to {}: give the file that was published", path.display(), classes - 1)]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// The image, from 0.
+        image: usize,
+        /// Its class.
+        label: usize,
+        /// How many classes there are.
+        classes: usize,
+    },
+
+    /// Images and classes that do not belong together.
+    #[error("{} has {images} images and {} {labels} classes of images; give two files of one part of the data", path.display(), other.display())]
+    Counts {
+        /// The file of images.
+        path: PathBuf,
+        /// How many there are.
         images: usize,
-        /// The setting.
-        variants: usize,
+        /// The file of classes.
+        other: PathBuf,
+        /// How many there are.
+        labels: usize,
+    },
+
+    /// None of the files that there should be.
+    #[error("{} has none of the files {names}; give the folder that they are in", folder.display())]
+    NoFile {
+        /// The folder.
+        folder: PathBuf,
+        /// The names that were looked for.
+        names: String,
+    },
+
+    /// An image whose bytes are not those of its sides.
+    #[error("an image of {height}×{width} pixels has {bytes} bytes; give three for each, and at least one pixel")]
+    Pixels {
+        /// Its bytes.
+        bytes: usize,
+        /// Rows.
+        height: usize,
+        /// Pixels of a row.
+        width: usize,
+    },
+
+    /// A transform with a number that cannot be, or of an image that it is not made for.
+    #[error("{transform}: {reason}")]
+    Transform {
+        /// Its name.
+        transform: &'static str,
+        /// What is wrong, and what to do.
+        reason: String,
     },
 
     /// A number that cannot be.
@@ -89,3 +163,9 @@ pub enum Error {
 
 /// What the functions of this module return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<Error> for epl_core::Error {
+    fn from(error: Error) -> Self {
+        Self::invalid(error.to_string())
+    }
+}

@@ -68,7 +68,7 @@ impl PatchEmbeddings {
     ///
     /// As [`forward`](Self::forward).
     pub fn parts(&self, pixels: Tensor<4>) -> [Tensor<3>; 2] {
-        let patches = patches(&self.projection, pixels, ("ViT", self.image));
+        let patches = patches(&self.projection, pixels, self.image);
         let class_token = self.class_token.val();
         let [rows, count, d_model] = patches.dims();
         let positions = self.positions.val();

@@ -2,8 +2,10 @@
 
 use core::ops::Range;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, ReduceOp, unwind};
+
+use super::targets::Targets;
 
 /// The classes, which of them are this rank's, and what a target means.
 #[derive(Clone, Debug)]
@@ -25,11 +27,15 @@ impl Classes {
     }
 
     /// What is wrong with the first target that is neither a class nor ignored, if one is: waits for the device.
-    pub(super) fn look(&self, targets: Tensor<1, Int>) -> Option<String> {
-        let known = |id: i64| id == self.ignore_index || usize::try_from(id).is_ok_and(|id| id < self.total);
-        let targets = targets.into_data();
-        let (row, id) = targets.iter::<i64>().enumerate().find(|(_, id)| !known(*id))?;
-        Some(self.unknown(row, id))
+    pub(super) fn look(&self, targets: Targets) -> Option<String> {
+        let is_class = |id: i64| usize::try_from(id).is_ok_and(|id| id < self.total);
+        let classes: Vec<i64> = targets.classes.into_data().iter().collect();
+        let others = targets.mixed.map(|mixed| mixed.others.into_data().iter::<i64>().collect::<Vec<_>>());
+        let counted = classes.iter().enumerate().filter(|(_, id)| **id != self.ignore_index);
+        let mut ids = counted.flat_map(|(row, id)| {
+            [Some(*id), others.as_ref().map(|others| others[row])].into_iter().flatten().map(move |id| (row, id))
+        });
+        ids.find(|(_, id)| !is_class(*id)).map(|(row, id)| self.unknown(row, id))
     }
 
     /// Reduces numbers of the rows over the ranks that hold the other classes.

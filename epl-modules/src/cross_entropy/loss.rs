@@ -2,12 +2,13 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::{Split, custom_vjp};
 use epl_core::Context;
 use epl_core::model::precision::{cast, widen};
 
 use super::classes::Classes;
+use super::targets::Targets;
 use super::{rows, tensors};
 use crate::host::{HostFloat, host_float};
 use crate::invalid::refuse;
@@ -28,6 +29,8 @@ pub struct SplitCrossEntropyConfig {
 /// It is the *sum* over the rows that count; the loss contract divides by their global number. Label smoothing and
 /// the ignored index mean what they mean in PyTorch: the smoothed target is `(1 - ε) onehot + ε / classes`. So a class
 /// whose logit is -∞ adds nothing, and has an infinite loss where it is the target or has a share of it.
+///
+/// A row of [`Targets`] may have two classes with a share each: its loss is that of either by their shares.
 ///
 /// A target that is neither a class nor the ignored index is refused, by its row. In host memory that is before anything
 /// is computed. Elsewhere reading the targets would wait for the device: there the loss and the row's gradient are NaN, and
@@ -70,32 +73,28 @@ impl SplitCrossEntropy {
     /// # Shapes
     ///
     /// - logits: split along dim 1 of `[rows, classes]`
-    /// - targets: `[rows]`
+    /// - targets: `[rows]`, or [`Targets`], of two classes each with a share
     /// - output: `[1]`, in f32 at least
     ///
     /// # Errors
     ///
     /// Unwinds with an error when a target is neither a class nor the ignored index (in host memory; elsewhere the loss is
     /// NaN, see above), a rank has no class, or a peer fails.
-    pub fn forward(&self, logits: Split<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-        self.sum(logits, targets, host_float)
+    pub fn forward(&self, logits: Split<2>, targets: impl Into<Targets>) -> Tensor<1> {
+        self.sum(logits, targets.into(), host_float)
     }
 
     /// [`forward`](Self::forward), in host memory where `host` says so.
-    fn sum(
-        &self,
-        logits: Split<2>,
-        targets: Tensor<1, Int>,
-        host: impl Fn(&Tensor<2>) -> Option<HostFloat>,
-    ) -> Tensor<1> {
+    fn sum(&self, logits: Split<2>, targets: Targets, host: impl Fn(&Tensor<2>) -> Option<HostFloat>) -> Tensor<1> {
         let classes = self.classes(&logits);
         let logits = logits.local();
         let [rows, local] = logits.dims();
-        if targets.dims() != [rows] || local != classes.mine.len() {
+        let other = targets.other_than(rows);
+        if other.is_some() || local != classes.mine.len() {
             refuse(format!(
                 "cross-entropy takes a target for every row of logits: got {rows} rows of {local} local classes and {} \
                  targets",
-                targets.dims()[0]
+                other.unwrap_or(rows)
             ));
         }
         custom_vjp(
@@ -194,6 +193,7 @@ mod tests {
     use burn::module::Param;
     use burn::nn::Initializer;
     use burn::optim::AdamWConfig;
+    use burn::tensor::Int;
     use epl_core::config::HalfDtype;
     use epl_core::{Engine, Loss, LossWeights, MicroBatch, Model, Place, launch, testing};
 
@@ -231,7 +231,7 @@ mod tests {
             let logits = self.logits.val().unsqueeze::<2>().expand([targets.len(), 5]);
             let ids = Tensor::<1, Int>::from_data(targets.as_slice(), &logits.device());
             let logits = Split::from_local(logits, 1, 5, self.criterion.context.tensor());
-            Loss::new().with("loss", self.criterion.sum(logits, ids, |_| None), 1.0)
+            Loss::new().with("loss", self.criterion.sum(logits, ids.into(), |_| None), 1.0)
         }
     }
 

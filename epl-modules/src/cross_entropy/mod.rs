@@ -9,10 +9,14 @@
 //! s = Σ e^(x − m)    t = x[target] − m    u = Σ (x − m)        all-reduce (sum)
 //! loss of a row = ln s − (1 − ε) t − ε u / classes
 //! ```
+//!
+//! A row may have two classes with shares, as of two images that are mixed: then t is that of both by their shares.
 
+mod targets;
 mod classes;
 mod rows;
 mod tensors;
 mod loss;
 
 pub use loss::{SplitCrossEntropy, SplitCrossEntropyConfig, token_weight};
+pub use targets::{MixedTargets, Targets};

@@ -1,10 +1,11 @@
 //! The loss in host memory: the logits' own buffer becomes the exponentials, then the gradient.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::ReduceOp;
 use multiversion::multiversion;
 
 use super::classes::Classes;
+use super::targets::{MixedTargets, Targets};
 use crate::host::{self, Owned, Real, View, map_sum, max_of, sum_of};
 use crate::invalid::refuse;
 
@@ -20,26 +21,45 @@ pub(super) struct Saved {
 
 /// What a row's target is to this rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Target {
-    /// The row does not count.
-    Ignored,
-    /// The column of the target among this rank's classes.
-    Mine(usize),
-    /// Another rank's class.
-    Foreign,
+struct Target {
+    /// Whether the row counts.
+    counts: bool,
+    /// The columns of those of its classes that are this rank's, with their shares.
+    mine: [Option<(usize, f64)>; 2],
 }
 
-fn read_targets(targets: Tensor<1, Int>, classes: &Classes) -> Vec<Target> {
-    let read = |(row, id): (usize, i64)| match usize::try_from(id) {
-        _ if id == classes.ignore_index => Target::Ignored,
-        Ok(id) if classes.mine.contains(&id) => Target::Mine(id - classes.mine.start),
-        Ok(id) if id < classes.total => Target::Foreign,
+const IGNORED: Target = Target { counts: false, mine: [None; 2] };
+
+fn read_targets(targets: Targets, classes: &Classes) -> Vec<Target> {
+    let column = |row: usize, id: i64| match usize::try_from(id) {
+        Ok(id) if classes.mine.contains(&id) => Some(id - classes.mine.start),
+        Ok(id) if id < classes.total => None,
         _ => refuse(classes.unknown(row, id)),
     };
-    targets.into_data().iter::<i64>().enumerate().map(read).collect()
+    let only = |(row, id): (usize, i64)| match id == classes.ignore_index {
+        true => IGNORED,
+        false => Target { counts: true, mine: [column(row, id).map(|column| (column, 1.0)), None] },
+    };
+    let first: Vec<Target> = targets.classes.into_data().iter::<i64>().enumerate().map(only).collect();
+    let Some(MixedTargets { others, shares }) = targets.mixed else { return first };
+    let (others, shares) = (others.into_data(), shares.into_data());
+    let with_other = |(row, ((target, id), share)): (usize, ((Target, i64), f64))| {
+        if !target.counts {
+            return target;
+        }
+        if !(0.0..=1.0).contains(&share) {
+            refuse(format!("the share of the first class of row {row} is {share}; it should be from 0 to 1"));
+        }
+        let other = column(row, id).map(|column| (column, 1.0 - share));
+        let mine = [target.mine[0].map(|(column, _)| (column, share)), other];
+        // A class without a share would count zero times, which of -∞ is not zero.
+        Target { mine: mine.map(|class| class.filter(|(_, share)| *share > 0.0)), ..target }
+    };
+    let all = first.into_iter().zip(others.iter::<i64>()).zip(shares.iter::<f64>());
+    all.enumerate().map(with_other).collect()
 }
 
-/// The numbers of a row that are summed over the ranks: Σ e^(x − m), x[target] − m, Σ (x − m).
+/// The numbers of a row that are summed over the ranks: Σ e^(x − m), x[target] − m by the shares of its classes, Σ (x − m).
 const NUMBERS: usize = 3;
 
 /// Computes the loss.
@@ -48,7 +68,7 @@ const NUMBERS: usize = 3;
 ///
 /// - logits: `[rows, local classes]`, targets: `[rows]`
 /// - output: `[1]`
-pub(super) fn forward<T: Real>(logits: Tensor<2>, targets: Tensor<1, Int>, classes: Classes) -> (Tensor<1>, Saved) {
+pub(super) fn forward<T: Real>(logits: Tensor<2>, targets: Targets, classes: Classes) -> (Tensor<1>, Saved) {
     let device = logits.device();
     let [rows, columns] = logits.dims();
     let targets = read_targets(targets, &classes);
@@ -73,7 +93,7 @@ pub(super) fn forward<T: Real>(logits: Tensor<2>, targets: Tensor<1, Int>, class
 
     let (on, off) = (1.0 - classes.smoothing, classes.smoothing / classes.total as f64);
     let mut loss = 0.0;
-    for (numbers, _) in numbers.slice().chunks_exact(NUMBERS).zip(&targets).filter(|(_, t)| **t != Target::Ignored) {
+    for (numbers, _) in numbers.slice().chunks_exact(NUMBERS).zip(&targets).filter(|(_, target)| target.counts) {
         loss += numbers[0].wide().ln() - on * numbers[1].wide() - off * numbers[2].wide();
     }
     let sums = numbers.slice().iter().step_by(NUMBERS).copied().collect();
@@ -105,8 +125,8 @@ fn exponentiate<T: Real>(
     let rows = data.chunks_exact_mut(columns).zip(numbers.chunks_exact_mut(NUMBERS));
     for ((row, numbers), (m, target)) in rows.zip(largest.iter().zip(targets)) {
         let m = *m;
-        if let Target::Mine(column) = target {
-            numbers[1] = row[*column] - m;
+        for (column, share) in target.mine.iter().flatten() {
+            numbers[1] += (row[*column] - m) * T::of(*share);
         }
         if smoothed {
             numbers[2] = sum_of(row, row, |x, _| x - m);
@@ -130,13 +150,13 @@ impl Saved {
             let first = block * per_task;
             for (index, row) in data.chunks_exact_mut(columns).enumerate() {
                 let target = self.targets[first + index];
-                if target == Target::Ignored {
+                if !target.counts {
                     row.fill(T::ZERO);
                     continue;
                 }
                 scale_shift(row, grad / sums.slice()[first + index], off);
-                if let Target::Mine(column) = target {
-                    row[column] = row[column] - on;
+                for (column, share) in target.mine.into_iter().flatten() {
+                    row[column] = row[column] - on * T::of(share);
                 }
             }
         });

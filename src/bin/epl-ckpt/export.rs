@@ -8,6 +8,7 @@ use epl::Error;
 use epl::models::bert::{self, BertConfig, MaskedLanguage, Pretraining, QuestionAnswering, SequenceClassification};
 use epl::models::decoder::{self, DecoderConfig};
 use epl::models::mae::{self, MaeConfig};
+use epl::models::resmlp::{self, ResMlpConfig};
 use epl::models::resnet::{self, ResNetConfig};
 use epl::models::swin::{self, SwinConfig};
 use epl::models::t5::{self, T5Config};
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// The models that `transformers` has, too.
+/// The models that `transformers` has, too, or timm.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Model {
     /// T5, and Switch where there are experts.
@@ -39,11 +40,13 @@ pub enum Model {
     Swin,
     /// MAE.
     Mae,
+    /// ResMLP, as timm has it.
+    Resmlp,
     /// GPT-2, Llama, Qwen3, Mixtral, Qwen3-MoE or Gemma 2, as its configuration says.
     Decoder,
 }
 
-/// Writes a file with our names, or a folder of a model that `transformers` has.
+/// Writes a file with our names, or a folder of a model that `transformers` or timm has.
 pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option<&Path>) -> Result<(), Failure> {
     let stored = StoredParameters::open(checkpoint)?;
     let Some(model) = model else { return Ok(file(stored, to)?) };
@@ -60,6 +63,7 @@ pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option
         Model::Mae => mae::export(&parsed::<MaeConfig>(said)?, &stored, to)?,
         Model::Decoder => decoder::export(&parsed::<DecoderConfig>(said)?, &stored, to)?,
         Model::Resnet => resnet::export(&parsed::<ResNetConfig>(said)?, &stored, to)?,
+        Model::Resmlp => resmlp::export(&parsed::<ResMlpConfig>(said)?, &stored, to)?,
         Model::Vit => vit::export(&parsed::<ViTConfig>(said)?, &stored, to)?,
         Model::Swin => swin::export(&parsed::<SwinConfig>(said)?, &stored, to)?,
     }

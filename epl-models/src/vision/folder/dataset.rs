@@ -4,42 +4,39 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::image::{ImageReader, RgbImage};
-use burn::config::Config;
 use burn::data::dataset::{Dataset, DatasetError};
 
 use super::list::{Listing, list};
-use super::view;
 use crate::vision::error::{Error, Result};
 use crate::vision::image::LabelledImage;
-use crate::vision::random::generator;
 
-/// How the images of a folder are seen.
+/// Images of a folder, decoded when they are asked for, each as large as its file says: see
+/// [`Transforms`](crate::vision::transform::Transforms) for what brings them to one size.
 ///
-/// Without variants the largest square in the middle of an image is kept and resized. With variants the image is there
-/// as often, each time as another random square of 7/8 its short side, half of them mirrored. What is drawn depends on
-/// the seed, the variant and the image alone, so that no layout changes it; one epoch of such a dataset is as many
-/// passes over the images.
-#[derive(Config, Debug, PartialEq)]
-pub struct ImageFolderConfig {
-    /// Rows, and pixels of a row.
-    pub size: usize,
-    /// How many random squares there are of every image; 0: the one in the middle.
-    #[config(default = 0)]
-    pub variants: usize,
-    /// Seed of the random squares.
-    #[config(default = 0)]
-    pub seed: u64,
+/// ```no_run
+/// use burn::data::dataset::Dataset;
+/// use epl_models::vision::ImageFolder;
+///
+/// let training = ImageFolder::open("flowers/train")?;
+/// let valid = ImageFolder::open_with_classes("flowers/valid", training.classes())?;
+/// println!("{} images of {} classes, {} to judge by", training.len(), training.classes().len(), valid.len());
+/// # Ok::<(), epl_models::vision::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    files: Arc<[(PathBuf, usize)]>,
+    others: usize,
 }
 
-impl ImageFolderConfig {
+impl ImageFolder {
     /// Lists the images below `root`. The classes are the names of the folders in it, in order.
     ///
     /// # Errors
     ///
-    /// When a folder cannot be read, there is no class, a class has no image, or the variants of all images are more than
-    /// can be counted.
-    pub fn open(&self, root: impl AsRef<Path>) -> Result<ImageFolder> {
-        self.init(list(root.as_ref(), None)?)
+    /// When a folder cannot be read, there is no class, or a class has no image.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self::of(list(root.as_ref(), None)?))
     }
 
     /// Lists images whose classes have the numbers that they have among `classes`, such as those of the training
@@ -48,50 +45,17 @@ impl ImageFolderConfig {
     /// # Errors
     ///
     /// As [`open`](Self::open), and when there is a class that is not among `classes`.
-    pub fn open_with_classes(&self, root: impl AsRef<Path>, classes: &[String]) -> Result<ImageFolder> {
-        self.init(list(root.as_ref(), Some(classes))?)
+    pub fn open_with_classes(root: impl AsRef<Path>, classes: &[String]) -> Result<Self> {
+        Ok(Self::of(list(root.as_ref(), Some(classes))?))
     }
 
-    fn init(&self, listing: Listing) -> Result<ImageFolder> {
-        if self.size == 0 {
-            return Err(Error::Number { name: "size", found: 0, least: 1 });
-        }
-        let Listing { classes, files, others } = listing;
-        if files.len().checked_mul(self.variants).is_none() {
-            return Err(Error::Variants { images: files.len(), variants: self.variants });
-        }
-        Ok(ImageFolder { config: self.clone(), classes, files: files.into(), others })
+    fn of(Listing { classes, files, others }: Listing) -> Self {
+        Self { classes, files: files.into(), others }
     }
-}
 
-/// Images of a folder, decoded when they are asked for.
-///
-/// ```no_run
-/// use burn::data::dataset::Dataset;
-/// use epl_models::vision::ImageFolderConfig;
-///
-/// let training = ImageFolderConfig::new(224).with_variants(10).open("flowers/train")?;
-/// let valid = ImageFolderConfig::new(224).open_with_classes("flowers/valid", training.classes())?;
-/// println!("{} images of {} classes, {} to judge by", training.images(), training.classes().len(), valid.len());
-/// # Ok::<(), epl_models::vision::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct ImageFolder {
-    config: ImageFolderConfig,
-    classes: Vec<String>,
-    files: Arc<[(PathBuf, usize)]>,
-    others: usize,
-}
-
-impl ImageFolder {
     /// The names of the classes, by number.
     pub fn classes(&self) -> &[String] {
         &self.classes
-    }
-
-    /// How many image files there are, whatever the number of variants.
-    pub fn images(&self) -> usize {
-        self.files.len()
     }
 
     /// How many files were left out, since they are no images by their names or lie in no class.
@@ -99,14 +63,14 @@ impl ImageFolder {
         self.others
     }
 
-    /// What tells these images from others, and how they are seen, for a run's checkpoints: see `Trainer::with_invariant`.
-    /// Files are told by their names, classes and lengths.
+    /// What tells these images from others, for a run's checkpoints: see `Trainer::with_invariant`. Files are told by their names,
+    /// classes and lengths.
     ///
     /// # Errors
     ///
     /// When a file is not there any more.
     pub fn fingerprint(&self) -> Result<String> {
-        let mut parts = vec![self.config.to_string().into_bytes()];
+        let mut parts = Vec::new();
         for (path, class) in self.files.iter() {
             let unreadable = |cause| Error::Read { path: path.clone(), cause };
             let length = path.metadata().map_err(unreadable)?.len();
@@ -117,14 +81,8 @@ impl ImageFolder {
     }
 
     fn read(&self, index: usize) -> Result<LabelledImage> {
-        let (path, label) = &self.files[index % self.files.len()];
-        let (image, size) = (decode(path)?, self.config.size as u32);
-        let square = match self.config.variants {
-            0 => view::centre(&image, size),
-            _ => view::random(&image, size, &mut generator(self.config.seed, index as u64)),
-        };
-        let (width, height) = (square.width() as usize, square.height() as usize);
-        Ok(LabelledImage { pixels: square.into_raw(), height, width, label: *label })
+        let (path, label) = &self.files[index];
+        Ok(LabelledImage::of(decode(path)?, *label))
     }
 }
 
@@ -135,7 +93,7 @@ impl Dataset<LabelledImage> for ImageFolder {
     }
 
     fn len(&self) -> usize {
-        self.files.len() * self.config.variants.max(1)
+        self.files.len()
     }
 }
 
@@ -175,15 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_sorted_and_images_fit() {
+    fn classes_are_sorted_and_images_are_as_large_as_they_are() {
         let root = folder();
-        let images = ImageFolderConfig::new(16).open(root.path()).unwrap();
+        let images = ImageFolder::open(root.path()).unwrap();
         assert_eq!(images.classes(), ["ant", "bee"]);
-        assert_eq!((images.len(), images.images(), images.left_out()), (3, 3, 1));
+        assert_eq!((images.len(), images.left_out()), (3, 1));
         let read: Vec<LabelledImage> = images.iter().map(|image| image.unwrap()).collect();
-        assert_eq!(read.iter().map(|image| image.label).collect::<Vec<_>>(), [0, 1, 1]);
-        assert!(read.iter().all(|image| (image.height, image.width, image.pixels.len()) == (16, 16, 768)));
-        assert_eq!([read[0].pixel(8, 8), read[1].pixel(0, 15)], [[90; 3], [200, 0, 0]]);
+        let seen = |image: &LabelledImage| (image.height, image.width, image.label);
+        assert_eq!(read.iter().map(seen).collect::<Vec<_>>(), [(16, 16, 0), (20, 40, 1), (30, 10, 1)]);
+        assert_eq!([read[0].pixel(8, 8), read[1].pixel(0, 39)], [[90; 3], [200, 0, 0]]);
         let green = read[2].pixel(8, 8);
         assert!(green[0] < 5 && green[1].abs_diff(200) < 5 && green[2] < 5, "{green:?}");
     }
@@ -191,58 +149,38 @@ mod tests {
     #[test]
     fn other_images_have_another_fingerprint() {
         let (root, same) = (folder(), folder());
-        let of = |root: &tempfile::TempDir, size| {
-            ImageFolderConfig::new(size).open(root.path()).unwrap().fingerprint().unwrap()
-        };
-        let own = of(&root, 16);
-        assert_eq!(own, of(&same, 16));
-        assert_ne!(own, of(&root, 8));
+        let of = |root: &tempfile::TempDir| ImageFolder::open(root.path()).unwrap().fingerprint().unwrap();
+        let own = of(&root);
+        assert_eq!(own, of(&same));
         RgbImage::from_pixel(50, 50, Rgb([1, 2, 3])).save(same.path().join("bee/a.png")).unwrap();
-        assert_ne!(own, of(&same, 16));
+        assert_ne!(own, of(&same));
         fs::rename(root.path().join("bee/a.png"), root.path().join("ant/a.png")).unwrap();
-        assert_ne!(own, of(&root, 16));
-    }
-
-    #[test]
-    fn variants_are_as_many_passes() {
-        let root = folder();
-        let config = ImageFolderConfig::new(14).with_variants(3);
-        let images = config.open(root.path()).unwrap();
-        assert_eq!((images.len(), images.images()), (9, 3));
-        assert_eq!(images.iter().map(|image| image.unwrap().label).collect::<Vec<_>>(), [0, 1, 1, 0, 1, 1, 0, 1, 1]);
-        assert_eq!(images.get(4).unwrap(), config.open(root.path()).unwrap().get(4).unwrap());
+        assert_ne!(own, of(&root));
     }
 
     #[test]
     fn validation_keeps_the_numbers_of_training() {
         let root = folder();
         let classes = ["ant", "bear", "bee"].map(String::from);
-        let images = ImageFolderConfig::new(8).open_with_classes(root.path(), &classes).unwrap();
+        let images = ImageFolder::open_with_classes(root.path(), &classes).unwrap();
         assert_eq!(images.iter().map(|image| image.unwrap().label).collect::<Vec<_>>(), [0, 2, 2]);
-        let refused = message(ImageFolderConfig::new(8).open_with_classes(root.path(), &classes[..2]));
+        let refused = message(ImageFolder::open_with_classes(root.path(), &classes[..2]));
         assert!(refused.contains("bee is the folder of a class that the 2 known ones do not contain"), "{refused}");
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let config = ImageFolderConfig::new(8);
         let root = tempfile::tempdir().unwrap();
-        assert!(message(config.open(root.path().join("none"))).contains("none: "));
+        assert!(message(ImageFolder::open(root.path().join("none"))).contains("none: "));
         fs::write(root.path().join("loose.png"), "").unwrap();
-        assert!(message(config.open(root.path())).contains("has no folder in it"));
+        assert!(message(ImageFolder::open(root.path())).contains("has no folder in it"));
         fs::create_dir(root.path().join("cat")).unwrap();
         fs::write(root.path().join("cat/x.gif"), "").unwrap();
-        assert!(message(config.open(root.path())).contains("cat has no image in it, only 1 other file(s)"));
+        assert!(message(ImageFolder::open(root.path())).contains("cat has no image in it, only 1 other file(s)"));
         fs::write(root.path().join("cat/y.png"), "no image").unwrap();
-        let images = config.open(root.path()).unwrap();
+        let images = ImageFolder::open(root.path()).unwrap();
         assert_eq!((images.len(), images.left_out()), (1, 2));
         let refused = images.get(0).unwrap_err().to_string();
         assert!(refused.contains("y.png is not a whole PNG or JPEG image"), "{refused}");
-        assert!(message(ImageFolderConfig::new(0).open(root.path())).contains("`size` is 0"));
-        let refused = message(ImageFolderConfig::new(8).with_variants(usize::MAX / 2 + 1).open(folder().path()));
-        assert!(
-            refused.contains("3 images") && refused.contains(&format!("{} variants", usize::MAX / 2 + 1)),
-            "{refused}"
-        );
     }
 }

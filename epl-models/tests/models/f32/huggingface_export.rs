@@ -18,6 +18,7 @@ use epl_core::{Epl, Error, LaidOutModel, Model, Plan, Result};
 use epl_models::bert::{self, BertBatcher, ExportedHead, MaskedLanguage, Pretraining, QuestionAnswering};
 use epl_models::decoder::{self, Architecture, DecoderBatcher};
 use epl_models::huggingface::{self, Folder, read_io};
+use epl_models::resmlp;
 use epl_models::resnet::{self, ResNetConfig};
 use epl_models::t5::{self, T5Batcher};
 use epl_models::vision::{ImageBatch, reference_batch};
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 
 type Tensors = BTreeMap<String, TensorData>;
 
-const FIXTURES: [&str; 19] = [
+const FIXTURES: [&str; 20] = [
     "t5",
     "t5-v1_1",
     "switch",
@@ -39,6 +40,7 @@ const FIXTURES: [&str; 19] = [
     "vit",
     "swin",
     "swinv2-filled",
+    "resmlp",
     "gpt2",
     "llama",
     "llama3",
@@ -100,9 +102,15 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
             let built = epl.build(|at| config.init(at))?.try_map(load)?;
             let whole = reference_batch(&reference, epl.place())?;
             let rows = whole.host_labels.len();
-            trained(built, steps, rows, images(whole), |model, batch| {
-                model.forward(&ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() })
-            })
+            trained(built, steps, rows, images(whole), |model, batch| model.forward(&plain(batch)))
+        }
+        "resmlp" => {
+            let (folder, config) = resmlp::open(path)?;
+            let load = |model, plan: &Plan| Ok(resmlp::load(model, plan.records(), &folder)?);
+            let built = epl.build(|at| config.init(at))?.try_map(load)?;
+            let whole = reference_batch(&reference, epl.place())?;
+            let rows = whole.host_labels.len();
+            trained(built, steps, rows, images(whole), |model, batch| model.forward(&plain(batch)))
         }
         "swin" | "swinv2-filled" => {
             let (folder, config) = swin::open(path)?;
@@ -135,6 +143,11 @@ fn run_folder(epl: &Epl, name: &str, path: &Path, steps: usize) -> Result<(Tenso
     }
 }
 
+/// A batch without a graph.
+fn plain(batch: &ImageBatch) -> ImageBatch {
+    ImageBatch { pixels: batch.pixels.clone().inner(), ..batch.clone() }
+}
+
 /// Some of the images of a batch.
 fn images(whole: ImageBatch) -> impl Fn(Range<usize>, &Device) -> ImageBatch {
     move |rows, _| ImageBatch::new(whole.pixels.clone().slice([rows.clone()]), whole.host_labels[rows].to_vec())
@@ -159,6 +172,7 @@ fn export(name: &str, tensors: &impl WholeTensors, to: &Path) -> huggingface::Re
         "resnet" => resnet::export(&resnet::open(fixture(name))?.1, tensors, to),
         "swin" | "swinv2-filled" => swin::export(&swin::open(fixture(name))?.1, tensors, to),
         "vit" => vit::export(&vit::open(fixture(name))?.1, tensors, to),
+        "resmlp" => resmlp::export(&resmlp::open(fixture(name))?.1, tensors, to),
         _ => t5::export(&t5::open(fixture(name))?.1, tensors, to),
     }
 }

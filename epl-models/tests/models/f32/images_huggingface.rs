@@ -1,4 +1,4 @@
-//! ResNet, ViT and Swin equal what `transformers` computed: logits, loss and every gradient.
+//! ResNet, ViT and Swin equal what `transformers` computed, and ResMLP what timm does: logits, loss and every gradient.
 //!
 //! It computed them in evaluation mode, so the statistics of a ResNet's norms are the stored running ones.
 
@@ -12,6 +12,7 @@ use epl_core::testing::{self, error_on_scale, relative_error, run};
 use epl_core::{Epl, LaidOutModel, Model, Plan, Result, launch};
 use epl_models::ViTConfig;
 use epl_models::huggingface::{Folder, Names, Reference, read_io};
+use epl_models::resmlp::{self, ResMlp, ResMlpConfig, ResMlpNames};
 use epl_models::resnet::{self, ResNet, ResNetConfig, ResNetLayer, ResNetNames};
 use epl_models::swin::{self, Swin, SwinNames};
 use epl_models::vision::{ClassLayer, ImageBatch, reference_batch};
@@ -36,6 +37,9 @@ const RESNET: Case<'_> = Case { name: "resnet", gradients: 3 * 20 + 2 };
 /// Of two layers four products with biases in attention, two in the network and two norms; of the patches a product with its bias, the
 /// class token and the positions; the last norm, and the class layer.
 const VIT: Case<'_> = Case { name: "vit", gradients: 2 * 16 + 4 + 2 + 2 };
+/// Of two layers three products with biases, two affines and two scales; of the patches a product with its bias; the last affine, and
+/// the class layer.
+const RESMLP: Case<'_> = Case { name: "resmlp", gradients: 2 * 12 + 2 + 2 + 2 };
 
 /// Of two stages of two blocks as many as a ViT's layer, and a table or the network and the scale of heads without a bias of keys;
 /// what merges; of the patches a product with its bias and a norm, perhaps positions; the last norm, and the class layer.
@@ -118,6 +122,12 @@ fn check(case: &Case<'_>, mesh: (usize, usize, usize), stages: usize, split: boo
             let built = epl.build(|at| config.init_split(at))?.try_map(load)?;
             errors(&epl, &reference, built, Swin::forward, &SwinNames::new(config.version, &folder))
         }
+        "resmlp" => {
+            let (folder, config) = resmlp::open(&path)?;
+            let load = |model, plan: &Plan| Ok(resmlp::load(model, plan.records(), &folder)?);
+            let built = epl.build(|at| config.init_split(at))?.try_map(load)?;
+            errors(&epl, &reference, built, ResMlp::forward, &ResMlpNames::new(&folder))
+        }
         _ => {
             let (folder, config) = vit::open(&path)?;
             let load = |model, plan: &Plan| Ok(vit::load(model, plan.records(), &folder)?);
@@ -144,6 +154,7 @@ fn on_one_rank() {
     check(&RESNET, (1, 1, 1), 1, false);
     check(&RESNET, (1, 1, 1), 1, true);
     check(&VIT, (1, 1, 1), 1, true);
+    check(&RESMLP, (1, 1, 1), 1, true);
 }
 
 #[test]
@@ -153,6 +164,7 @@ fn classes_over_the_tensor_axis() {
     check(&RESNET, (1, 2, 1), 1, false);
     check(&VIT, (1, 2, 1), 1, true);
     check(&VIT, (1, 4, 1), 1, true);
+    check(&RESMLP, (1, 3, 1), 1, true);
 }
 
 #[test]
@@ -162,6 +174,8 @@ fn rows_over_the_data_axis_and_layers_over_stages() {
     check(&VIT, (2, 1, 1), 1, true);
     check(&VIT, (1, 1, 1), 2, true);
     check(&VIT, (1, 2, 1), 3, true);
+    check(&RESMLP, (2, 1, 1), 1, true);
+    check(&RESMLP, (1, 2, 1), 3, true);
 }
 
 #[test]
@@ -264,8 +278,30 @@ fn a_vit_has_the_shape_of_its_folder_and_refuses_other_images() {
         Ok(epl_comm::catch(|| built.model().forward(&batch)).unwrap_err().to_string())
     });
     assert!(
-        refused[0].contains("images of 3 channels and 16×32 pixels, for a ViT of 3 channels and 32×32"),
+        refused[0].contains("images of 3 channels and 16×32 pixels, for a model of 3 channels and 32×32"),
         "{}",
         refused[0]
     );
+}
+
+#[test]
+fn a_resmlp_has_the_shape_of_its_weights() {
+    let (path, copy) = (folder("resmlp"), tempfile::tempdir().unwrap());
+    let (_, config) = resmlp::open(&path).unwrap();
+    let expected = ResMlpConfig::new(10).with_image_size(32).with_patch_size(8).with_d_model(24).with_d_ff(60);
+    assert_eq!(config, expected.with_layers(2));
+    std::fs::copy(path.join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    let open = |keys: &str| {
+        std::fs::write(copy.path().join("config.json"), keys).unwrap();
+        resmlp::open(copy.path()).map(|(_, config)| config)
+    };
+    let deep = open(r#"{"architecture": "resmlp_36_224", "model_args": {"drop_path_rate": 0.2}}"#).unwrap();
+    assert_eq!(deep, config.with_layer_scale(1e-6).with_drop_path(0.2));
+    let error = open(r#"{"architecture": "mixer_b16_224"}"#).unwrap_err().to_string();
+    assert!(error.contains("is a `mixer_b16_224`, which is not supported; supported are timm's resmlp_*"), "{error}");
+    let error = resmlp::open(folder("vit")).unwrap_err().to_string();
+    assert!(error.contains("is a `vit`, which is not supported"), "{error}");
+    std::fs::copy(folder("vit").join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    let error = open(r#"{"architecture": "resmlp_12_224"}"#).unwrap_err().to_string();
+    assert!(error.contains("there is no `stem.proj.weight` among the weights"), "{error}");
 }

@@ -19,7 +19,7 @@ use epl_models::decoder;
 use epl_models::resnet::ResNetLayer;
 use epl_models::t5::{T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 use epl_models::vision::ImageBatch;
-use epl_models::{DecoderBatcher, DecoderConfig, DecoderItem, ResNetConfig, TokenPair};
+use epl_models::{DecoderBatcher, DecoderConfig, DecoderItem, ResMlpConfig, ResNetConfig, TokenPair};
 use epl_modules::moe::{Capacity, Gate};
 
 const TYPES: [HalfDtype; 2] = [HalfDtype::F16, HalfDtype::Bf16];
@@ -327,4 +327,22 @@ fn resnets() {
     colocated.cluster.colocate_split_and_replicate = true;
     colocated.dist.data_parallel_size = None;
     check(("ResNet, bridged", &colocated), (|at: &Place| basic.init_colocated(2, at), images), |_| None, bound);
+}
+
+/// Of two classes each.
+#[test]
+fn resmlps() {
+    let shape = ResMlpConfig::new(7).with_image_size(32).with_patch_size(8).with_d_model(32).with_d_ff(64);
+    let shape = shape.with_layers(2).with_layer_scale(0.5).with_deviation(0.1).with_label_smoothing(0.1);
+    let mixed = |rank: usize, device: &Device| {
+        let (whole, rows) = images(rank, device);
+        let labels = whole.host_labels.clone();
+        let square = ImageBatch::new(whole.pixels.narrow(2, 0, 32), labels.clone());
+        let others = labels.iter().map(|label| (label + 2) % 7).collect();
+        (square.mixed_with(others, vec![0.7; rows]), rows)
+    };
+    let bound = Bound { loss: 4.0, gradient: Each(20.0) };
+    for sizes in [(1, 1, 1), (1, 2, 1), (2, 1, 1)] {
+        check(("ResMLP", &mesh(sizes)), (|at: &Place| shape.init_split(at), mixed), |_| None, bound);
+    }
 }

@@ -5,6 +5,7 @@ use epl_core::{launch, testing};
 use epl_models::mae::MaeBatch;
 use epl_models::{MaeConfig, ViTConfig};
 
+use super::layout;
 use super::resnet::{Outcome, assert_same, batch, train_with};
 
 const SIZE: usize = 12;
@@ -38,24 +39,19 @@ fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
         let one = outcome(&testing::config(1, 1, 1), 1);
         assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[1] != one.0[0], "{:?}", one.0);
-        let with = |mesh: (usize, usize), change: fn(&mut Config)| {
-            let mut options = testing::config(mesh.0, mesh.1, 1);
-            change(&mut options);
-            options
-        };
         let layouts = [
-            (with((1, 2), |_| ()), 1),
-            (with((1, 1), |_| ()), 3),
-            (with((3, 1), |_| ()), 2),
+            (layout((1, 2), |_| ()), 1),
+            (layout((1, 1), |_| ()), 3),
+            (layout((3, 1), |_| ()), 2),
             // One of the replicas has no row.
-            (with((8, 1), |_| ()), 1),
-            (with((2, 2), |options| options.zero.level = ZeroLevel::V2), 1),
-            (with((2, 1), |options| options.zero.level = ZeroLevel::V3), 2),
-            (with((2, 1), |options| options.offload.level = OffloadLevel::V0), 1),
-            (with((1, 1), |options| options.dist.pipeline_parallel_size = 5), 4),
-            (with((1, 2), |options| options.dist.pipeline_parallel_size = 2), 3),
-            (with((2, 1), |options| options.dist.pipeline_parallel_size = 3), 2),
-            (with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto), 1),
+            (layout((8, 1), |_| ()), 1),
+            (layout((2, 2), |options| options.zero.level = ZeroLevel::V2), 1),
+            (layout((2, 1), |options| options.zero.level = ZeroLevel::V3), 2),
+            (layout((2, 1), |options| options.offload.level = OffloadLevel::V0), 1),
+            (layout((1, 1), |options| options.dist.pipeline_parallel_size = 5), 4),
+            (layout((1, 2), |options| options.dist.pipeline_parallel_size = 2), 3),
+            (layout((2, 1), |options| options.dist.pipeline_parallel_size = 3), 2),
+            (layout((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto), 1),
         ];
         for (options, micro_batches) in &layouts {
             let what = format!("{micro_batches} micro-batches, {}", options.to_toml());

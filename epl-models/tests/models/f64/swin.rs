@@ -4,6 +4,7 @@ use epl_core::config::{CheckpointType, Config, ZeroLevel};
 use epl_core::{launch, testing};
 use epl_models::{SwinConfig, SwinVersion};
 
+use super::layout;
 use super::resnet::{CLASSES, Outcome, assert_same, train_on};
 
 const SIZE: usize = 14;
@@ -45,17 +46,12 @@ fn outcome(options: &Config, version: SwinVersion, split: bool) -> Outcome {
 #[test]
 fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
-        let with = |mesh: (usize, usize), change: fn(&mut Config)| {
-            let mut options = testing::config(mesh.0, mesh.1, 1);
-            change(&mut options);
-            options
-        };
         let layouts = [
-            with((1, 2), |_| ()),
-            with((3, 1), |options| options.zero.level = ZeroLevel::V3),
-            with((2, 2), |options| options.zero.level = ZeroLevel::V2),
-            with((1, 2), |options| options.dist.pipeline_parallel_size = 3),
-            with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
+            layout((1, 2), |_| ()),
+            layout((3, 1), |options| options.zero.level = ZeroLevel::V3),
+            layout((2, 2), |options| options.zero.level = ZeroLevel::V2),
+            layout((1, 2), |options| options.dist.pipeline_parallel_size = 3),
+            layout((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
         ];
         for version in [SwinVersion::V1, SwinVersion::V2] {
             let one = outcome(&testing::config(1, 1, 1), version, false);

@@ -4,6 +4,7 @@ use epl_core::config::{CheckpointType, Config, ZeroLevel};
 use epl_core::{launch, testing};
 use epl_models::ViTConfig;
 
+use super::layout;
 use super::resnet::{CLASSES, Outcome, assert_same, train_on};
 
 const SIZE: usize = 12;
@@ -41,19 +42,14 @@ fn any_layout_equals_one_rank() {
     epl_testing::in_f64(|| {
         let one = outcome(&testing::config(1, 1, 1), false);
         assert!(one.0.iter().all(|loss| loss.is_finite()) && one.0[1] != one.0[0], "{:?}", one.0);
-        let with = |mesh: (usize, usize), change: fn(&mut Config)| {
-            let mut options = testing::config(mesh.0, mesh.1, 1);
-            change(&mut options);
-            options
-        };
         let layouts = [
-            with((1, 2), |_| ()),
-            with((3, 1), |_| ()),
-            with((2, 2), |options| options.zero.level = ZeroLevel::V2),
-            with((2, 1), |options| options.zero.level = ZeroLevel::V3),
-            with((1, 1), |options| options.dist.pipeline_parallel_size = 4),
-            with((1, 2), |options| options.dist.pipeline_parallel_size = 2),
-            with((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
+            layout((1, 2), |_| ()),
+            layout((3, 1), |_| ()),
+            layout((2, 2), |options| options.zero.level = ZeroLevel::V2),
+            layout((2, 1), |options| options.zero.level = ZeroLevel::V3),
+            layout((1, 1), |options| options.dist.pipeline_parallel_size = 4),
+            layout((1, 2), |options| options.dist.pipeline_parallel_size = 2),
+            layout((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
         ];
         for options in &layouts {
             for split in [false, true] {
