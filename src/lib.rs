@@ -49,4 +49,20 @@ mod pages {
 
     #[doc = include_str!("../ARCHITECTURE.md")]
     struct Architecture;
+
+    /// A page of the book.
+    macro_rules! page {
+        ($($name:ident: $path:literal),+) => {
+            $(#[doc = include_str!(concat!("../docs/book/src/", $path))]
+            struct $name;)+
+        };
+    }
+
+    page! {
+        Start: "start.md",
+        Own: "own.md",
+        MixedPrecision: "strategies/mixed-precision.md",
+        Evaluating: "evaluating.md",
+        HuggingFace: "huggingface.md"
+    }
 }

@@ -6,6 +6,7 @@ mod epl_launch;
 #[allow(dead_code, reason = "most of it is what the tests of the launcher itself need")]
 mod launched;
 mod memory;
+mod pages;
 mod readme;
 mod signals;
 mod source;

@@ -73,11 +73,9 @@ fn the_tables_name_every_layer() {
     assert_eq!(lacks(&module, &layers), Vec::<String>::new(), "the table of epl-modules/src/nn/mod.rs lacks these");
     assert!(["pool", "interpolate", "loss"].iter().all(|name| words(&module).contains(name)), "{module}");
 
-    let readme = read("README.md");
-    let section = readme.split("\n### Layers of Burn\n").nth(1).expect("README has the section");
-    let table = rows(section.split("\n#").next().unwrap_or_default(), "");
+    let table = rows(&read("docs/book/src/layers.md"), "");
     layers.extend(of_modules.concat());
-    assert_eq!(lacks(&table, &layers), Vec::<String>::new(), "the table of README lacks these");
+    assert_eq!(lacks(&table, &layers), Vec::<String>::new(), "the table of docs/book/src/layers.md lacks these");
 }
 
 /// `.ci/run` builds that package.
