@@ -11,7 +11,8 @@
 //! - [`vision`]: images for classification models: datasets, batches, scores;
 //! - [`resnet`]: ResNet, its classes whole or split;
 //! - [`vit`]: ViT, an image as a sequence of patches;
-//! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches.
+//! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches;
+//! - [`moco`]: MoCo v3, a ViT that learns them by telling images apart.
 #![warn(missing_docs)]
 
 mod rows;
@@ -27,11 +28,13 @@ pub mod vision;
 pub mod resnet;
 pub mod vit;
 pub mod mae;
+pub mod moco;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
+pub use moco::{Moco, MocoBatch, MocoBatcher, MocoConfig, Views, ViewsConfig};
 pub use resnet::{ResNet, ResNetConfig};
 pub use t5::{T5, T5Batch, T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 pub use text::{

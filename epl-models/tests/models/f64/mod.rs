@@ -2,6 +2,7 @@
 
 mod bert;
 mod mae;
+mod moco;
 mod resnet;
 mod t5;
 mod vit;
