@@ -8,12 +8,14 @@ use burn::optim::{AdafactorConfig, AdamWConfig};
 use burn::tensor::{Tensor, TensorData, activation};
 use epl_comm::{Partial, copied};
 use epl_core::config::{AmpLevel, HalfDtype, StateTier, ZeroLevel};
+use epl_core::memory::MemoryKind;
 use epl_core::model::precision::cast;
 use epl_core::optim::OptimizerConfig;
 use epl_core::testing::{config, largest_error, run};
 use epl_core::topology::cluster::Axis;
 use epl_core::{
-    AverageDecay, Config, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Place, Result, launch,
+    AverageDecay, Config, Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, ParamRecord, Place,
+    Result, launch, launch_dry,
 };
 use tempfile::TempDir;
 
@@ -263,6 +265,43 @@ fn averages_lie_with_the_owners_of_what_they_follow() {
             }
         }
     });
+}
+
+/// Of an average each rank keeps what it keeps of what that follows; the estimate counts it.
+#[test]
+fn an_average_lies_as_what_it_follows() {
+    for (options, _) in layouts() {
+        let (data, tensor) = (options.dist.data_parallel_size.unwrap(), options.dist.tensor_parallel_size);
+        for rank in [0, data * tensor * options.dist.pipeline_parallel_size - 1] {
+            let (planned, _) = launch_dry(&options, rank, |epl| epl.plan(Net::new)).unwrap();
+            let plan = planned.plan();
+            for names in names() {
+                let [own, teacher, kept] = names.map(|name| {
+                    let record = plan.record(&name).unwrap();
+                    (record.held, record.parked, record.shard.clone(), record.shape())
+                });
+                // What is trained is also divided where it stays whole, for its state.
+                let without_shard =
+                    |(held, parked, shard, shape)| (held, parked, if parked { shard } else { None }, shape);
+                let own = without_shard(own);
+                assert_eq!((without_shard(teacher), without_shard(kept)), (own.clone(), own));
+            }
+            let kept = |record: &ParamRecord| match (record.held, record.parked, &record.shard) {
+                (false, ..) => 0,
+                (true, true, Some(shard)) if options.zero.level == ZeroLevel::V3 => shard.range.len(),
+                _ => record.numel(),
+            };
+            let expected = 4 * plan.records().iter().map(kept).sum::<usize>() as u64;
+            let estimate = planned.memory(&AdamWConfig::new()).unwrap().estimate().unwrap();
+            let lines = estimate.lines.iter().filter(|line| line.kind == MemoryKind::Parameters);
+            assert_eq!(
+                lines.filter_map(|line| line.bytes).sum::<u64>(),
+                expected,
+                "rank {rank}, {}",
+                options.to_toml()
+            );
+        }
+    }
 }
 
 #[test]
