@@ -47,6 +47,7 @@ pub use model::carry::{Carry, CarryMapper, CarryReader};
 pub use model::chain::{Chain, Links, Unlinked};
 pub use model::chain_carry::ChainCarry;
 pub use model::context::{Context, Groups, Pass};
+pub use model::decay::{AverageDecay, MovingAverage};
 pub use model::loss::{Loss, LossWeights, Term, TermKind};
 pub use model::place::Place;
 pub use model::precision::HalfPrecision;

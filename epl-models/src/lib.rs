@@ -13,7 +13,8 @@
 //! - [`vit`]: ViT, an image as a sequence of patches;
 //! - [`resmlp`]: ResMLP, patches mixed without attention;
 //! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches;
-//! - [`swin`]: Swin and Swin V2, patches that attend to each other in windows.
+//! - [`swin`]: Swin and Swin V2, patches that attend to each other in windows;
+//! - [`moco`]: MoCo v3, a ViT that learns images by telling them apart.
 #![warn(missing_docs)]
 
 mod rows;
@@ -31,11 +32,13 @@ pub mod vit;
 pub mod resmlp;
 pub mod mae;
 pub mod swin;
+pub mod moco;
 
 pub use bert::{Bert, BertBatch, BertBatcher, BertConfig, BertItem};
 pub use decoder::{Decoder, DecoderBatch, DecoderBatcher, DecoderConfig, DecoderItem};
 pub use generation::{GenerationConfig, generate};
 pub use mae::{Mae, MaeBatch, MaeBatcher, MaeConfig};
+pub use moco::{Moco, MocoBatch, MocoBatcher, MocoConfig};
 pub use resmlp::{ResMlp, ResMlpConfig};
 pub use resnet::{ResNet, ResNetConfig};
 pub use swin::{Swin, SwinConfig, SwinVersion};

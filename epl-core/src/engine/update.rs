@@ -32,7 +32,10 @@ impl<M: Model> ModelState<M> {
     pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
         let _span = setup.context.span(|| format!("update {}", self.steps + 1));
         self.update_in_model(setup, &mut store, update);
-        (0..setup.plan.params.trained().count()).try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))
+        let mut units = 0..setup.plan.params.trained().count();
+        units.try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))?;
+        let steps = self.steps + 1;
+        self.params.move_averages(&setup.plan.params, |decay| decay.after(steps))
     }
 
     /// Updates the parameters that the optimizer is given one by one, in the model.

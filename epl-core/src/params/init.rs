@@ -35,7 +35,10 @@ pub(crate) fn draw<M: Module>(
     let model = walk::change(model, records, &mut drawer)?;
     let parked = drawer.parking.finish();
     context.world().barrier()?;
-    Ok(parked.beside(model, storage))
+    let mut store = parked.beside(model, storage);
+    // Averages begin as what they follow.
+    store.move_averages(table, |_| 0.0)?;
+    Ok(store)
 }
 
 /// Whether something holds for each parameter, by the number of its record, as all ranks that hold it say. Collective.

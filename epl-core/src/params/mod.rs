@@ -10,6 +10,7 @@
 //! - `storage`: the means to keep state away from the device.
 //! - `store`: a model whose parameters lie where their residency says.
 //! - `statistics`: running statistics of Burn's layers.
+//! - `averages`: parameters that follow others.
 //! - `init`: first values.
 
 pub(crate) mod record;
@@ -22,6 +23,7 @@ pub(crate) mod walk;
 pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod statistics;
+pub(crate) mod averages;
 pub(crate) mod init;
 
 pub use record::{Cut, ParamOrigin, ParamRecord, Shard};

@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::DType;
 
 use crate::error::{Error, Result};
+use crate::model::decay::MovingAverage;
 use crate::schedule::Stages;
 use crate::topology::cluster::{Axis, Coordinate};
 
@@ -75,6 +76,8 @@ pub struct ParamRecord {
     pub declared: bool,
     /// Whether it is computed with in 16 bits, under mixed precision.
     pub half: bool,
+    /// What it is a moving average of, if it is one.
+    pub average: Option<MovingAverage>,
     /// Whether this rank counts its elements, or those of its shard, in sums over all parameters, such as the norm.
     pub counted: bool,
     /// Whether it lies in shards between its uses, and is gathered for a segment that uses it.
@@ -84,6 +87,11 @@ pub struct ParamRecord {
 }
 
 impl ParamRecord {
+    /// Whether it may lie elsewhere between its uses: small ones that have no gradient, such as running statistics, stay.
+    pub(crate) fn may_park(&self) -> bool {
+        self.trainable || self.global_shape.len() > 1
+    }
+
     /// The shape that this rank holds.
     pub fn shape(&self) -> Vec<usize> {
         let mut shape = self.global_shape.clone();
@@ -224,6 +232,7 @@ pub(crate) mod tests {
             sparse: false,
             declared: false,
             half: false,
+            average: None,
             counted: true,
             parked: false,
             shard: None,

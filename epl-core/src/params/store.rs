@@ -36,13 +36,13 @@ pub(crate) struct ParamStore<M> {
     /// Taken only while it is changed.
     model: Option<M>,
     /// One for each of [`ParamTable::units`], empty where the unit lies in the model.
-    flats: Vec<FlatParam>,
+    pub(super) flats: Vec<FlatParam>,
     storage: StateStorage,
 }
 
 /// What this rank keeps of a unit, on the device or away from it.
 #[derive(Debug)]
-enum FlatParam {
+pub(super) enum FlatParam {
     Device(Tensor<1>),
     Away(FlatArray),
 }
@@ -86,6 +86,15 @@ impl<'a> FlatPart<'a> {
             }
         }
     }
+
+    /// All of these elements, on a device.
+    pub fn tensor(&self, device: &Device) -> Result<Tensor<1>> {
+        let all = self.start..self.start + self.range.len();
+        match self.flat {
+            FlatParam::Away(array) => array.read(all, device),
+            FlatParam::Device(values) => Ok(values.clone().slice([all])),
+        }
+    }
 }
 
 impl FlatParam {
@@ -98,7 +107,7 @@ impl FlatParam {
     }
 
     /// Replaces all of its values.
-    fn write(&mut self, values: Tensor<1>) -> Result<()> {
+    pub(super) fn write(&mut self, values: Tensor<1>) -> Result<()> {
         match self {
             Self::Device(own) => {
                 *own = values.to_device(&own.device());
@@ -117,7 +126,7 @@ impl FlatParam {
     }
 
     /// Where its values are for a moment.
-    fn moment_device(&self) -> Device {
+    pub(super) fn moment_device(&self) -> Device {
         match self {
             Self::Device(values) => values.device(),
             Self::Away(_) => Device::flex(),

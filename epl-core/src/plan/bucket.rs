@@ -55,10 +55,36 @@ pub(crate) fn pack(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket>
     buckets
 }
 
-/// Packs the parameters that are gathered and have no gradient, as [`pack`] those that have one.
+/// Packs the parameters that are gathered and have no gradient, as [`pack`] those that have one; but for moving averages.
 pub(crate) fn pack_frozen(records: &[ParamRecord], packing: Packing<'_>) -> Vec<Bucket> {
-    let is_frozen = |record: &ParamRecord| record.parked && !record.trainable;
+    let is_frozen = |record: &ParamRecord| record.parked && !record.trainable && record.average.is_none();
     fill(records, (0..records.len()).filter(|index| is_frozen(&records[*index])).collect(), packing)
+}
+
+/// Packs the moving averages that are gathered, given with what they follow: as that is packed and cut, so that a rank keeps of both
+/// the same elements.
+pub(crate) fn pack_averages(table: &ParamTable, averages: &[(usize, usize)]) -> Vec<Bucket> {
+    let mut left: Vec<(usize, usize)> =
+        averages.iter().copied().filter(|(average, _)| table.records[*average].parked).collect();
+    let mut buckets = Vec::new();
+    for unit in table.units() {
+        let shards = unit.shards_of(&table.records, 0);
+        loop {
+            // One of each member's: what lies on a rank is one piece of the whole.
+            let taken = unit.members.iter().enumerate().filter_map(|(place, member)| {
+                let found = left.iter().position(|(_, of)| of == member)?;
+                Some((place, left.remove(found).0))
+            });
+            let (places, members): (Vec<usize>, Vec<usize>) = taken.unzip();
+            if members.is_empty() {
+                break;
+            }
+            let of_rank = |rank: usize| places.iter().map(|place| shards[*place].1.sizes[rank]).sum();
+            let shards = (0..unit.shards.len()).map(of_rank).collect();
+            buckets.push(Bucket { shards, ..Bucket::new(members, &table.records) });
+        }
+    }
+    buckets
 }
 
 /// Fills buckets with these records.
@@ -203,6 +229,40 @@ mod tests {
         let packing = Packing { max_splits: 1, gathers: true, each: true, stages: &stages };
         assert_eq!(members(&super::pack(&records, packing)), [vec![4], vec![0, 5], vec![1], vec![2]]);
         assert_eq!(members(&pack_frozen(&records, packing)), [[3]]);
+    }
+
+    #[test]
+    fn averages_are_cut_as_what_they_follow() {
+        let average = |of: &str, numel: usize| {
+            let decay = crate::model::decay::AverageDecay::Constant(0.9);
+            let average = Some(crate::model::decay::MovingAverage { of: of.into(), decay });
+            ParamRecord { parked: true, trainable: false, average, ..record(0, numel, false) }
+        };
+        let named =
+            |name: &str, numel: usize| ParamRecord { name: name.into(), parked: true, ..record(0, numel, false) };
+        let records =
+            vec![named("a", 7), named("b", 3), named("c", 7), average("c", 7), average("a", 7), average("a", 7)];
+        let averages = crate::params::averages::averages(&records);
+        assert_eq!(averages, [(3, 2), (4, 0), (5, 0)]);
+        let mut bucket = Bucket::new(vec![0, 1, 2], &records);
+        bucket.shards = vec![6; 3];
+        let table = ParamTable { buckets: vec![bucket], records, ..ParamTable::default() };
+        let packed = pack_averages(&table, &averages);
+        assert_eq!(members(&packed), [vec![4, 3], vec![5]]);
+        assert_eq!(packed.iter().map(|bucket| bucket.shards.clone()).collect::<Vec<_>>(), [[6, 3, 5], [6, 1, 0]]);
+        for rank in 0..3 {
+            let shards = |bucket: &Bucket| bucket.shards_of(&table.records, rank);
+            let followed = shards(&table.buckets[0]);
+            assert_eq!(shards(&packed[0]), [(4, followed[0].1.clone()), (3, followed[2].1.clone())]);
+            assert_eq!(shards(&packed[1]), [(5, followed[0].1.clone())]);
+        }
+        assert_eq!(
+            members(&pack_frozen(
+                &table.records,
+                Packing { max_splits: 1, gathers: true, each: true, stages: &Stages::one(1) }
+            )),
+            [[0; 0]; 0]
+        );
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::config::{AmpLevel, Config, ZeroLevel};
 use crate::error::{Error, Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
+use crate::params::averages::check_averages;
 use crate::params::record::check_bridged;
 use crate::params::{ParamRecord, pattern};
 use crate::plan::survey::Survey;
@@ -344,6 +345,7 @@ impl PlanBuilder {
         if self.mesh.is_bridged() {
             refusals.of(check_bridged(records))?;
         }
+        refusals.of(check_averages(records))?;
         let statistics = self.survey.burn_layers.statistics.iter().map(|number| &records[*number]);
         refusals.of(check_statistics(statistics))?;
         let recompute = refusals.of(kept::runs(records, names, &stages, config))?;

@@ -26,6 +26,8 @@ impl Plan {
                 Some((kept as u64, state))
             }
         };
+        // An average lies where what it follows does.
+        let followed = record.average.as_ref().and_then(|average| self.record(&average.of));
         let is_tied_over_widths = self.mesh.is_bridged() && record.is_tied_over_stages();
         ParamMemory {
             elements: elements as u64,
@@ -33,7 +35,7 @@ impl Plan {
             bytes: ElementBytes::of(record.dtype.size() as u64),
             replicas: if is_tied_over_widths { 1 } else { self.ranks_over(record.reduced_over()) as u64 },
             trainable: record.trainable,
-            parks: (record.trainable || record.global_shape.len() > 1) && !is_tied_over_widths,
+            parks: followed.unwrap_or(record).may_park() && !is_tied_over_widths,
             share,
         }
     }

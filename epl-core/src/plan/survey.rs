@@ -9,6 +9,7 @@ use epl_comm::shard_range;
 use super::burn_layers::BurnLayers;
 use crate::error::{Error, Refusals, Result};
 use crate::model::context::{BuildContext, Context, Sharding};
+use crate::model::decay::{AverageDecay, MovingAverage};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::params::{Cut, ParamOrigin, ParamRecord};
@@ -37,10 +38,15 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
         table: None,
         records: Vec::new(),
         names_by_id: HashMap::new(),
+        averages: Vec::new(),
         refusals: Refusals::default(),
     };
     model.visit(&mut surveyor);
-    let Surveyor { mut records, names_by_id, mut refusals, .. } = surveyor;
+    let Surveyor { mut records, names_by_id, averages, mut refusals, .. } = surveyor;
+    for (number, of, decay) in averages {
+        let name = &records[number].name;
+        records[number].average = refusals.of(average(name, names_by_id.get(&of), decay));
+    }
     let lost = place.build().take_shardings().into_iter().filter(|(id, _)| !names_by_id.contains_key(id));
     let is_cut = |sharding: &Sharding| sharding.cuts.iter().any(|(axis, _)| context.axis(*axis).size() > 1);
     if let Some((_, sharding)) = lost.into_iter().find(|(_, sharding)| is_cut(sharding)) {
@@ -57,6 +63,16 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
     Ok(Survey { records, burn_layers })
+}
+
+/// What a parameter is a moving average of, if that is in the model.
+fn average(name: &str, of: Option<&String>, decay: AverageDecay) -> Result<MovingAverage> {
+    let average = of.map(|of| MovingAverage { of: of.clone(), decay });
+    average.ok_or_else(|| Error::Parameter {
+        name: name.to_string(),
+        reason: "is a moving average of a parameter that is not in the model; hold the part that it follows beside it"
+            .to_string(),
+    })
 }
 
 /// Where some parameters are in scopes, all are: EPL would not know where to put the others.
@@ -95,6 +111,8 @@ struct Surveyor<'a> {
     table: Option<usize>,
     records: Vec<ParamRecord>,
     names_by_id: HashMap<ParamId, String>,
+    /// The numbers of the records of moving averages, and what they follow.
+    averages: Vec<(usize, ParamId, AverageDecay)>,
     refusals: Refusals,
 }
 
@@ -154,6 +172,7 @@ impl Surveyor<'_> {
             sparse: table,
             declared: sharding.is_some(),
             half: dtype == DType::F32 && !self.build.is_full_precision(param.id),
+            average: None,
             counted: false,
             parked: false,
             shard: None,
@@ -197,7 +216,9 @@ impl ModuleVisitor for Surveyor<'_> {
             return;
         }
         let record = self.check_device(&name, param).and_then(|()| self.record(name, param));
-        self.records.extend(self.refusals.of(record));
+        let Some(record) = self.refusals.of(record) else { return };
+        self.averages.extend(self.build.average(param.id).map(|(of, decay)| (self.records.len(), of, decay)));
+        self.records.push(record);
     }
 
     fn visit_flag(&mut self, _flag: &Param<Flag>) {}

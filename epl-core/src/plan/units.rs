@@ -4,6 +4,7 @@ use super::bucket::{self, Packing};
 use super::shards;
 use crate::config::ZeroLevel;
 use crate::memory::{Tier, Tiers};
+use crate::params::averages::averages;
 use crate::params::{Bucket, Form, Home, ParamRecord, ParamTable, Residency};
 use crate::schedule::Stages;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
@@ -28,11 +29,11 @@ impl Division<'_> {
         let parks = parks(self.zero, self.tiers);
         let is_bridged = self.mesh.is_bridged();
         for record in &mut records {
-            // Small ones that have no gradient, such as running statistics, stay.
-            let is_large = record.trainable || record.global_shape.len() > 1;
-            record.parked = parks && record.held && is_large && !(is_bridged && record.is_tied_over_stages());
+            record.parked = parks && record.held && record.may_park() && !(is_bridged && record.is_tied_over_stages());
             record.divide(None, &self.coordinate);
         }
+        let averages = averages(&records);
+        averages.iter().for_each(|(average, of)| records[*average].parked = records[*of].parked);
         let each = reduces_each(self.zero, self.tiers);
         let packing = Packing { max_splits: self.max_splits, gathers: parks, each, stages: self.stages };
         let mut table = ParamTable {
@@ -42,6 +43,8 @@ impl Division<'_> {
             records,
         };
         self.cut(&mut table);
+        let of_averages = bucket::pack_averages(&table, &averages);
+        table.frozen.extend(of_averages);
         let rank = |axis| self.coordinate.along(axis);
         let cut = table.units().filter(|bucket| !bucket.shards.is_empty());
         let shards: Vec<_> = cut.flat_map(|bucket| bucket.shards_of(&table.records, rank(bucket.axis))).collect();

@@ -227,6 +227,7 @@ fn record(segment: usize, param: &PaperParam, mesh: &Mesh) -> Result<ParamRecord
         sparse: false,
         declared: true,
         half: false,
+        average: None,
         counted: false,
         parked: false,
         shard: None,

@@ -46,6 +46,9 @@ pub struct SyncBatchNormConfig {
     /// n. A batch is normalised by the latter everywhere.
     #[config(default = true)]
     pub unbiased: bool,
+    /// Whether scale and shift are learned; otherwise they stay one and zero. Default: true
+    #[config(default = true)]
+    pub affine: bool,
 }
 
 /// Subtracts the mean of each channel, divides by its standard deviation, scales and shifts.
@@ -122,8 +125,8 @@ impl SyncBatchNormConfig {
         }
         let (shape, device) = ([self.num_features], place.device());
         SyncBatchNorm {
-            gamma: place.full_precision(place.param(shape, Initializer::Ones)),
-            beta: place.full_precision(place.param(shape, Initializer::Zeros)),
+            gamma: place.full_precision(place.param(shape, Initializer::Ones).set_require_grad(self.affine)),
+            beta: place.full_precision(place.param(shape, Initializer::Zeros).set_require_grad(self.affine)),
             training: Param::from_bool(true),
             running_mean: place.full_precision(RunningState::new(Tensor::zeros(shape, device))),
             running_var: place.full_precision(RunningState::new(Tensor::ones(shape, device))),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
 
+use crate::model::decay::AverageDecay;
 use crate::topology::cluster::Axis;
 use crate::topology::scopes::Scopes;
 
@@ -28,6 +29,7 @@ struct Declared {
     layers: HashMap<String, u64>,
     shardings: HashMap<ParamId, Sharding>,
     full_precision: HashSet<ParamId>,
+    averages: HashMap<ParamId, (ParamId, AverageDecay)>,
     scopes: Scopes,
 }
 
@@ -68,6 +70,16 @@ impl BuildContext {
     /// Whether a parameter was declared so.
     pub fn is_full_precision(&self, id: ParamId) -> bool {
         self.declared().full_precision.contains(&id)
+    }
+
+    /// Declares that a parameter is a moving average of another one.
+    pub fn declare_average(&self, id: ParamId, of: ParamId, decay: AverageDecay) {
+        self.declared().averages.insert(id, (of, decay));
+    }
+
+    /// What a parameter was declared to be a moving average of.
+    pub fn average(&self, id: ParamId) -> Option<(ParamId, AverageDecay)> {
+        self.declared().averages.get(&id).copied()
     }
 
     /// What the scopes around the model's parts said so far.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Also in the functions that the tests share.
 
 mod agreeing;
+mod averages;
 mod built;
 mod chain;
 mod changed;

@@ -12,6 +12,7 @@ mod huggingface_errors;
 mod huggingface_export;
 mod images_huggingface;
 mod mae;
+mod moco;
 mod mixed_precision;
 mod resnet_shapes;
 mod split_classes;

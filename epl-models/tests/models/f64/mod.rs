@@ -3,6 +3,7 @@
 mod bert;
 mod mae;
 mod mixed;
+mod moco;
 mod resmlp;
 mod resnet;
 mod swin;
