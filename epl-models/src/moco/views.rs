@@ -10,15 +10,15 @@ use crate::vision::LabelledImage;
 
 /// How views differ from their image.
 ///
-/// A view is a rectangle of the image, brought to the image's size, perhaps mirrored, with other colours. It depends on the seed, on
-/// the item's number and on which of both views it is, and on nothing else.
+/// A view is a rectangle of the image, brought to the image's size, perhaps mirrored, with other colours. It depends on the seed,
+/// on the item's number and on which of both views it is, and on nothing else.
 #[derive(Config, Debug, PartialEq)]
 pub struct ViewsConfig {
     /// How often each image is shown, in other views each time: the items are so many times the images.
     #[config(default = 1)]
     pub repeats: usize,
-    /// The smallest share of the image's area that a view shows, above 0. Its sides are as 3 to 4 at most, but for where a side ends
-    /// with the image.
+    /// The smallest share of the image's area that a view shows, above 0. Its sides are as 3 to 4 at most, but for where a side
+    /// ends with the image.
     #[config(default = 0.2)]
     pub smallest: f64,
     /// How many of the views are mirrored, in `[0, 1]`.
