@@ -61,8 +61,8 @@ pub(crate) fn pack_frozen(records: &[ParamRecord], packing: Packing<'_>) -> Vec<
     fill(records, (0..records.len()).filter(|index| is_frozen(&records[*index])).collect(), packing)
 }
 
-/// Packs the moving averages that are gathered, given with what they follow: as that is packed and cut, so that a rank keeps of both
-/// the same elements.
+/// Packs the moving averages that are gathered, given with what they follow: as that is packed and cut, so that a rank keeps of
+/// both the same elements.
 pub(crate) fn pack_averages(table: &ParamTable, averages: &[(usize, usize)]) -> Vec<Bucket> {
     let mut left: Vec<(usize, usize)> =
         averages.iter().copied().filter(|(average, _)| table.records[*average].parked).collect();

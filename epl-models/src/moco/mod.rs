@@ -11,10 +11,11 @@
 //! The queries come from the encoder, the keys from the momentum encoder, whose parameters are
 //! [moving averages](epl_core::Place::moving_average) of the encoder's, and through which no gradient goes.
 //!
-//! **What a query is told from** are the keys of its micro-batch, of all replicas: their number changes nothing, nor does it change
-//! the batch norms of projector and predictor, which are over the same rows. Each micro-batch of a step is contrasted by itself: several
-//! are not the same as one large one, and then which images stand beside each other depends on the number of replicas, too. Who wants
-//! the whole batch gives a step one micro-batch (`pipeline.num_micro_batch = 1`, which stages run as well, one after the other).
+//! **What a query is told from** are the keys of its micro-batch, of all replicas: their number changes nothing, nor does it
+//! change the batch norms of projector and predictor, which are over the same rows. Each micro-batch of a step is contrasted by
+//! itself: several are not the same as one large one, and then which images stand beside each other depends on the number of
+//! replicas, too. Who wants the whole batch gives a step one micro-batch (`pipeline.num_micro_batch = 1`, which stages run as
+//! well, one after the other).
 //!
 //! - [`config`]: the shape of a model; [`batch`]: two views of each image as tensors, such as [`Views`](crate::vision::Views) makes;
 //! - [`head`]: projector and predictor; [`encoder`]: what a model has twice;

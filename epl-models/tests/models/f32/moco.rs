@@ -129,8 +129,8 @@ fn in_16_bits_the_loss_is_near_that_in_f32() {
     }
 }
 
-/// What ranks would do in a step of a world that is only thought of: states of both encoders go to the next stage, and gradients of the
-/// one come back.
+/// What ranks would do in a step of a world that is only thought of: states of both encoders go to the next stage, and gradients
+/// of the one come back.
 #[test]
 fn keys_have_no_gradient_between_stages() {
     let mut options = config(2, 1, 1);
