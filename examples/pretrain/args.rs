@@ -11,18 +11,24 @@ use epl::trainer::launch_mark::goes_on;
 
 /// Train a decoder on text, packed into blocks.
 ///
-/// Without --text it learns 20 MB of sentences by rule.
+/// Without --text and --corpus it learns 20 MB of sentences by rule.
 #[derive(Parser, Debug)]
 #[command(version)]
 pub struct Args {
     /// Files of texts, one a line, plain or .gz; each hundredth is held out
     #[arg(long, num_args = 1.., value_name = "F")]
     pub text: Vec<PathBuf>,
+    /// A corpus that `epl-corpus` wrote, with one of held-out texts: its prefix
+    #[arg(long, value_name = "PREFIX", conflicts_with = "text", requires = "tokenizer")]
+    pub corpus: Option<PathBuf>,
+    /// Of --corpus: its tokenizer.json, whose tokens pad, end and unknown are called as in T5
+    #[arg(long, value_name = "F", requires = "corpus")]
+    pub tokenizer: Option<PathBuf>,
     /// Bytes of the text by rule
-    #[arg(long, value_name = "N", default_value_t = 20_000_000, conflicts_with = "text")]
+    #[arg(long, value_name = "N", default_value_t = 20_000_000, conflicts_with_all = ["text", "corpus"])]
     pub bytes: usize,
     /// Pieces of the tokenizer that is learned from the first 20,000 texts
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, conflicts_with = "corpus")]
     pub vocab: usize,
     /// Tokens of a block
     #[arg(long, value_name = "N", default_value_t = 128)]
@@ -94,12 +100,17 @@ impl Args {
 
     /// Whether a run that the folder may hold is replaced: only that of the rule, which takes minutes.
     pub fn replace(&self) -> bool {
-        self.out.is_none() && self.text.is_empty() && !self.resume
+        self.out.is_none() && self.is_by_rule() && !self.resume
+    }
+
+    /// Whether the text is made by rule.
+    fn is_by_rule(&self) -> bool {
+        self.text.is_empty() && self.corpus.is_none()
     }
 
     /// The folder of the run, before anything is written into it.
     pub fn out(&self) -> Result<PathBuf, epl::Error> {
-        let default = if self.text.is_empty() { "out/pretrain" } else { "out/pretrain-text" };
+        let default = if self.is_by_rule() { "out/pretrain" } else { "out/pretrain-text" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
         if !self.plan {
             check_unused(&out)?;

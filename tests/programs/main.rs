@@ -1,6 +1,7 @@
 //! The programs as a user runs them, and the sources themselves.
 
 mod epl_ckpt;
+mod epl_corpus;
 mod epl_launch;
 #[path = "../../epl-launch/tests/launch/launched.rs"]
 #[allow(dead_code, reason = "most of it is what the tests of the launcher itself need")]

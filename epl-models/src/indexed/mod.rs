@@ -7,6 +7,7 @@
 //!
 //! - [`token_type`]: how a token is stored;
 //! - [`corpus`]: such files, read; [`mod@write`]: written;
+//! - [`encoder`]: what turns texts into tokens; [`encode`]: corpora of texts, which the program `epl-corpus` writes;
 //! - [`packed`]: blocks of equal length, for decoders;
 //! - [`masked`]: rows of two texts with hidden words, for BERT;
 //! - [`spans`]: rows with spans cut out, for T5;
@@ -20,6 +21,8 @@
 pub mod token_type;
 pub mod corpus;
 pub mod write;
+pub mod encoder;
+pub mod encode;
 pub mod packed;
 pub mod masked;
 pub mod spans;
@@ -27,8 +30,10 @@ pub mod blend;
 
 pub use blend::{Blend, BlendConfig};
 pub use corpus::IndexedCorpus;
+pub use encode::{EncodeConfig, Encoded, held_out_prefix};
+pub use encoder::TextEncoder;
 pub use masked::{MaskedWords, MaskedWordsConfig};
 pub use packed::PackedBlocks;
 pub use spans::{SpanCorruption, SpanCorruptionConfig};
 pub use token_type::TokenType;
-pub use write::{Written, write};
+pub use write::{CorpusWriter, Written, write};

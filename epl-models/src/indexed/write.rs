@@ -1,8 +1,8 @@
 //! Writes a corpus of tokens.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use epl_core::checkpoint::durable::Unpublished;
+use epl_core::checkpoint::durable::{Partial, Unpublished};
 use epl_core::{Error, Result};
 
 use super::corpus::{MAGIC, VERSION, file};
@@ -19,41 +19,89 @@ pub struct Written {
     pub tokens: usize,
 }
 
-/// Writes documents, each some sequences of tokens, as `PREFIX.bin` and `PREFIX.idx`, which Megatron reads. A document without
-/// a token is left out. Files that are there are replaced once the new ones are whole.
+/// Writes a corpus document by document, as `PREFIX.bin` and `PREFIX.idx`, which Megatron reads. They get their names once both
+/// are whole, in the place of files that are there; dropped before, nothing is left.
+///
+/// What was written is on the disk: memory is needed for lengths and borders, up to 12 bytes a sequence and 8 a document.
+#[derive(Debug)]
+pub struct CorpusWriter {
+    tokens: Partial<'static>,
+    of_index: PathBuf,
+    index: Tables,
+    buffer: Vec<u8>,
+}
+
+impl CorpusWriter {
+    /// Begins a corpus of such tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when its file cannot be made.
+    pub fn create(prefix: impl AsRef<Path>, kind: TokenType) -> Result<Self> {
+        let [of_tokens, of_index] = files(prefix);
+        Ok(Self { tokens: Partial::create(&of_tokens)?, of_index, index: Tables::new(kind), buffer: Vec::new() })
+    }
+
+    /// Appends a document, some sequences of tokens. One without a token is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for a token that the type cannot hold; [`Error::File`] when it cannot be written.
+    pub fn add(&mut self, document: Vec<Vec<i64>>) -> Result<()> {
+        for sequence in self.index.of_document(document)? {
+            self.buffer.clear();
+            sequence.iter().for_each(|token| self.index.kind.put(*token, &mut self.buffer));
+            self.tokens.write(&self.buffer)?;
+        }
+        Ok(())
+    }
+
+    /// How much was written so far.
+    pub fn written(&self) -> Written {
+        self.index.written()
+    }
+
+    /// Ends the corpus, and gives the files their names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] where there is no token at all; [`Error::File`] when they cannot be written.
+    pub fn finish(self) -> Result<Written> {
+        let written = self.index.written();
+        if written.tokens == 0 {
+            let name = self.of_index.with_extension("bin");
+            return Err(Error::invalid(format!("{} would have no token: give documents", name.display())));
+        }
+        let tokens = self.tokens.sync()?;
+        let index = Unpublished::write(&self.of_index, |put| self.index.write(put))?;
+        tokens.publish()?;
+        index.publish()?;
+        Ok(written)
+    }
+}
+
+/// The two files of a corpus: `PREFIX.bin` and `PREFIX.idx`.
+pub fn files(prefix: impl AsRef<Path>) -> [PathBuf; 2] {
+    [".bin", ".idx"].map(|end| file(prefix.as_ref(), end))
+}
+
+/// Writes documents as [`CorpusWriter`] does.
 ///
 /// # Errors
 ///
-/// [`Error::File`] when they cannot be written; [`Error::Invalid`] for a token that the type cannot hold, and where there is no
-/// token at all; what a document is.
+/// As its functions; what a document is.
 pub fn write(
     prefix: impl AsRef<Path>,
     kind: TokenType,
     documents: impl IntoIterator<Item = Result<Vec<Vec<i64>>>>,
 ) -> Result<Written> {
-    let [of_tokens, of_index] = [".bin", ".idx"].map(|end| file(prefix.as_ref(), end));
-    let (mut index, mut buffer) = (Tables::new(kind), Vec::new());
-    let tokens = Unpublished::write(&of_tokens, |put| {
-        for document in documents {
-            for sequence in index.of_document(document?)? {
-                buffer.clear();
-                sequence.iter().for_each(|token| kind.put(*token, &mut buffer));
-                put(&buffer)?;
-            }
-        }
-        Ok(())
-    })?;
-    let written = index.written();
-    if written.tokens == 0 {
-        return Err(Error::invalid(format!("{} would have no token: give documents", of_tokens.display())));
-    }
-    let index = Unpublished::write(&of_index, |put| index.write(put))?;
-    tokens.publish()?;
-    index.publish()?;
-    Ok(written)
+    let mut writer = CorpusWriter::create(prefix, kind)?;
+    documents.into_iter().try_for_each(|document| writer.add(document?))?;
+    writer.finish()
 }
 
 /// What the index says.
+#[derive(Debug)]
 struct Tables {
     kind: TokenType,
     /// Documents that were given, those without a token with them.

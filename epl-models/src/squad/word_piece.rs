@@ -87,9 +87,19 @@ impl WordPiece {
         self.vocabulary.pieces().get(usize::try_from(id).ok()?).map(String::as_str)
     }
 
+    /// What cuts a text.
+    pub(crate) fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
     /// The rows an embedding must have.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.pieces().len()
+    }
+
+    /// Of each piece whether it goes on with the word of the one before.
+    pub fn goes_on(&self) -> Vec<bool> {
+        self.vocabulary.pieces().iter().map(|piece| piece.starts_with("##")).collect()
     }
 
     /// What fills rows up.

@@ -92,6 +92,21 @@ pub enum Error {
         target_lines: usize,
     },
 
+    /// No file to read texts from.
+    #[error("no file of texts was named; name one or more")]
+    NoFile,
+
+    /// A line that is not the record it should be.
+    #[error("{} line {line}: {cause}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The line, from one.
+        line: usize,
+        /// What is wrong with it.
+        cause: String,
+    },
+
     /// No pair at all.
     #[error("the corpus is empty: no line in {files}")]
     EmptyCorpus {
@@ -181,6 +196,15 @@ pub enum Error {
     /// No training numbers.
     #[error("0 training numbers asked for; at least 1 is needed")]
     NoTraining,
+}
+
+impl From<Error> for epl_core::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Write { cause } => cause,
+            error => Self::invalid(error.to_string()),
+        }
+    }
 }
 
 /// What the functions of this module return.

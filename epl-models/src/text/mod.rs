@@ -8,7 +8,7 @@
 //!
 //! - [`numbers`]: English and German number words by rule, split in training and held-out numbers;
 //! - [`tokenizer`]: characters or byte-pair pieces, learned from the training text;
-//! - [`corpus`]: sentence pairs from files, plain or gzip, and the same pairs as tokens;
+//! - [`corpus`]: texts and sentence pairs from files, plain or gzip, and the same pairs as tokens;
 //! - [`bleu`]: corpus BLEU by sacreBLEU's definition;
 //! - [`exact_match`]: the share of outputs that equal their reference;
 //! - [`answer`]: answers compared word by word, by SQuAD's definition;
@@ -29,7 +29,9 @@ pub mod tokenizer;
 
 pub use answer::{normalized, token_f1};
 pub use bleu::{Bleu, BleuCounts};
-pub use corpus::{Dropped, Lengths, ParallelCorpus, TokenPair, TokenPairs};
+pub use corpus::{
+    Document, DocumentForm, Documents, Dropped, Lengths, ParallelCorpus, Sentences, TokenPair, TokenPairs,
+};
 pub use error::{Error, Result};
 pub use exact_match::ExactMatch;
 pub use measure::{CorpusBleu, Judged, MeanScore};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::disk::{Disk, FileSystem, sync_parent};
+use super::disk::{Disk, DiskFile, FileSystem, sync_parent};
 use crate::error::{Error, Result};
 
 /// A file that is whole and synced, and has not got its name yet: dropped before, it is removed.
@@ -19,41 +19,83 @@ pub struct Unpublished<'a> {
 /// What writes the next bytes of a file.
 type Next<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
-impl Unpublished<'static> {
-    /// Writes a file beside `path`, under a name that no other writer has: of several, the last one to publish is read.
+/// A file that is being written, piece by piece, and has not got its name: dropped, it is removed.
+pub struct Partial<'a> {
+    /// Before the file's name, as what it holds is written when it is dropped.
+    file: BufWriter<Box<dyn DiskFile>>,
+    unpublished: Unpublished<'a>,
+}
+
+impl Partial<'static> {
+    /// Begins a file beside `path`, under a name that no other writer has: of several, the last one to publish is read.
     ///
     /// # Errors
     ///
-    /// [`Error::File`] when it cannot be written; what `write` returns.
-    pub fn write(path: &Path, write: impl FnOnce(Next<'_>) -> Result<()>) -> Result<Self> {
+    /// [`Error::File`] when it cannot be made.
+    pub fn create(path: &Path) -> Result<Self> {
         // A process's number is not its own on a disk that several machines see.
-        Self::write_as(&FileSystem, path, &format!(".{:016x}.partial", rand::random::<u64>()), write)
+        Self::create_as(&FileSystem, path, &format!(".{:016x}.partial", rand::random::<u64>()))
     }
 }
 
-impl<'a> Unpublished<'a> {
-    fn write_as(
-        disk: &'a dyn Disk,
-        path: &Path,
-        end: &str,
-        write: impl FnOnce(Next<'_>) -> Result<()>,
-    ) -> Result<Self> {
-        let error = |cause| Error::file(path, cause);
+impl<'a> Partial<'a> {
+    fn create_as(disk: &'a dyn Disk, path: &Path, end: &str) -> Result<Self> {
         let Some(name) = path.file_name() else {
             return Err(Error::file(path, "this is no name of a file"));
         };
         let mut partial = OsString::from(name);
         partial.push(end);
         let partial = path.with_file_name(partial);
-        let file = disk.create(&partial).map_err(error)?;
+        let file = BufWriter::new(disk.create(&partial).map_err(|error| Error::file(path, error))?);
         // From here on it is removed when something fails, once what was written to it is through.
-        let unpublished = Self { disk, partial: Some(partial), path: path.to_path_buf() };
-        let mut file = BufWriter::new(file);
-        write(&mut |bytes| file.write_all(bytes).map_err(error))?;
+        Ok(Self { file, unpublished: Unpublished { disk, partial: Some(partial), path: path.to_path_buf() } })
+    }
+
+    /// Writes the next bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when they cannot be written.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| Error::file(&self.unpublished.path, error))
+    }
+
+    /// Ends the file and syncs it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be written to the end.
+    pub fn sync(self) -> Result<Unpublished<'a>> {
+        let Self { file, unpublished } = self;
+        let error = |cause| Error::file(&unpublished.path, cause);
         file.into_inner().map_err(|failed| error(failed.into_error()))?.sync().map_err(error)?;
         Ok(unpublished)
     }
 
+    fn whole(mut self, write: impl FnOnce(Next<'_>) -> Result<()>) -> Result<Unpublished<'a>> {
+        write(&mut |bytes| self.write(bytes))?;
+        self.sync()
+    }
+}
+
+impl fmt::Debug for Partial<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a part of {:?}", self.unpublished)
+    }
+}
+
+impl Unpublished<'static> {
+    /// Writes a file as [`Partial::create`] begins it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::File`] when it cannot be written; what `write` returns.
+    pub fn write(path: &Path, write: impl FnOnce(Next<'_>) -> Result<()>) -> Result<Self> {
+        Partial::create(path)?.whole(write)
+    }
+}
+
+impl Unpublished<'_> {
     /// Gives the file its name, in place of what had it before, and makes that durable.
     ///
     /// # Errors
@@ -97,7 +139,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// The same on any disk.
 pub(crate) fn replace_on(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
-    Unpublished::write_as(disk, path, ".partial", |write| write(bytes))?.publish()
+    Partial::create_as(disk, path, ".partial")?.whole(|write| write(bytes))?.publish()
 }
 
 #[cfg(test)]

@@ -5,14 +5,17 @@
 //!
 //! - `disk`: what changes files and folders;
 //! - `file`: a file that is whole before it has its name;
-//! - `folder`: the same for a folder.
+//! - `folder`: the same for a folder;
+//! - `once`: a folder that one process of a machine makes for all.
 
 mod disk;
 mod file;
 mod folder;
+mod once;
 
 pub use disk::{Disk, DiskFile, FileSystem};
-pub use file::{Unpublished, replace};
+pub use file::{Partial, Unpublished, replace};
+pub use once::once;
 
 pub(crate) use disk::{create_folder, remove_folder, rename, sync_folder, sync_parent};
 pub(crate) use file::replace_on;

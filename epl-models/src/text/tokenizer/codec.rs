@@ -122,6 +122,11 @@ impl Tokenizer {
         Ok(encoding.get_tokens().to_vec())
     }
 
+    /// What it wraps.
+    pub(crate) fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
     /// One more than the largest token number: the rows an embedding must have.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size

@@ -1,0 +1,135 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::LineReader;
+use crate::text::{Error, Result};
+
+/// How documents stand in a text file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DocumentForm {
+    /// One a line. Lines without a character but spaces are none.
+    Lines,
+    /// Lines up to an empty one (or one of spaces alone), which keep their ends between them.
+    Paragraphs,
+    /// A JSON object a line, whose text is the string of this field, as Megatron's `preprocess_data` reads it: `{"text": "…"}`.
+    Json {
+        /// The field.
+        field: String,
+    },
+}
+
+/// A text that belongs together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// The text.
+    pub text: String,
+    /// The file that it is from, and the line that it begins at, from one; none where it is from no file.
+    pub place: Option<(Arc<Path>, usize)>,
+}
+
+impl From<String> for Document {
+    fn from(text: String) -> Self {
+        Self { text, place: None }
+    }
+}
+
+/// The documents of text files, plain or gzip, one after the other, read as they are asked for ([`LineReader`] says how).
+///
+/// Behind an error comes nothing more.
+#[derive(Debug)]
+pub struct Documents {
+    files: std::vec::IntoIter<PathBuf>,
+    form: DocumentForm,
+    reader: Option<(LineReader, Arc<Path>)>,
+}
+
+impl Documents {
+    /// The documents of these files, all of which can be opened now.
+    ///
+    /// # Errors
+    /// [`Error::NoFile`] without a file; [`Error::Open`], [`Error::Read`].
+    pub fn open(files: Vec<PathBuf>, form: DocumentForm) -> Result<Self> {
+        if files.is_empty() {
+            return Err(Error::NoFile);
+        }
+        files.iter().try_for_each(|file| LineReader::open(file).map(drop))?;
+        Ok(Self { files: files.into_iter(), form, reader: None })
+    }
+
+    /// The next document, in this file or a later one.
+    fn find(&mut self) -> Result<Option<Document>> {
+        loop {
+            let Some((reader, path)) = &mut self.reader else {
+                let Some(file) = self.files.next() else { return Ok(None) };
+                self.reader = Some((LineReader::open(&file)?, file.into()));
+                continue;
+            };
+            let found = match self.form {
+                DocumentForm::Paragraphs => paragraph(reader)?,
+                DocumentForm::Lines | DocumentForm::Json { .. } => line(reader)?,
+            };
+            let Some((text, line)) = found else {
+                self.reader = None;
+                continue;
+            };
+            let text = match &self.form {
+                DocumentForm::Json { field } => {
+                    of_json(&text, field).map_err(|cause| Error::Record { path: path.to_path_buf(), line, cause })?
+                }
+                DocumentForm::Lines | DocumentForm::Paragraphs => text,
+            };
+            return Ok(Some(Document { text, place: Some((path.clone(), line)) }));
+        }
+    }
+}
+
+/// The next line that has more than spaces, and its number.
+fn line(reader: &mut LineReader) -> Result<Option<(String, usize)>> {
+    while let Some(line) = reader.next_line()? {
+        if !line.trim().is_empty() {
+            let line = line.to_string();
+            return Ok(Some((line, reader.number())));
+        }
+    }
+    Ok(None)
+}
+
+/// The next lines up to an empty one, and the number of the first.
+fn paragraph(reader: &mut LineReader) -> Result<Option<(String, usize)>> {
+    let Some((mut text, begin)) = line(reader)? else { return Ok(None) };
+    while let Some(line) = reader.next_line()?.filter(|line| !line.trim().is_empty()) {
+        text.push('\n');
+        text.push_str(line);
+    }
+    Ok(Some((text, begin)))
+}
+
+/// The text of an object's field, or what is wrong.
+fn of_json(line: &str, field: &str) -> Result<String, String> {
+    let object: Value = serde_json::from_str(line).map_err(|error| format!("not JSON: {error}"))?;
+    match object {
+        Value::Object(mut fields) => match fields.remove(field) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(format!("its field \"{field}\" is no string")),
+            None => {
+                let found = fields.keys().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
+                Err(format!("the object has no field \"{field}\", but {found}; name the one with the text"))
+            }
+        },
+        _ => Err(format!("it is no object such as {{\"{field}\": \"…\"}}")),
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Document>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.find();
+        if found.is_err() {
+            (self.files, self.reader) = (Vec::new().into_iter(), None);
+        }
+        found.transpose()
+    }
+}
