@@ -387,8 +387,13 @@ fn folders_of_hugging_face() {
     let check = |folder: &Path| run(example("hf_parity").arg(folder));
     assert_eq!(check(&fixture).status.code(), Some(0));
     assert_eq!(check(&folder.join("none")).status.code(), Some(1));
-    assert_eq!(check(&fixture.join("../swin")).status.code(), Some(3), "an architecture that is not supported");
     copy(&fixture, &folder);
+    let config = folder.join("config.json");
+    let keys = fs::read_to_string(&config).expect("a file can be read");
+    fs::write(&config, keys.replace("\"model_type\": \"t5\"", "\"model_type\": \"of_tomorrow\""))
+        .expect("a file can be written");
+    assert_eq!(check(&folder).status.code(), Some(3), "an architecture that is not supported");
+    fs::write(&config, keys).expect("a file can be written");
     let weights = folder.join("model.safetensors");
     let bytes = fs::read(&weights).expect("a file can be read");
     fs::write(&weights, &bytes[..bytes.len() - 100]).expect("a file can be written");
