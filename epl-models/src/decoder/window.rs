@@ -14,7 +14,7 @@ const FIRST: usize = 28;
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// [`DecoderConfig::windows`] of so many layers. What a file lists is read of an architecture whose layers may differ.
+/// [`DecoderConfig::windows`] of so many layers.
 pub(super) fn read(json: &JsonConfig, architecture: Architecture, layers: usize) -> Result<Vec<Option<usize>>> {
     let size = size(json, architecture)?;
     let are_listed = json.has("layer_types");
@@ -29,7 +29,7 @@ pub(super) fn read(json: &JsonConfig, architecture: Architecture, layers: usize)
     };
     if are_listed && !architecture.mixes_windows() && are_within.contains(&size.is_none()) {
         let class = architecture.class();
-        return Err(json.error("layer_types", format!("differs from `sliding_window`, which a {class} reads alone")));
+        return Err(json.error("layer_types", format!("differs from what all layers of a {class} are")));
     }
     if size.is_none() && are_within.contains(&true) {
         return Err(json.error("sliding_window", format!("is none, and `layer_types` has a `{SLIDING}`")));

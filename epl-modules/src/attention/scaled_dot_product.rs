@@ -47,12 +47,16 @@ pub(super) fn attend(
 }
 
 /// What backward needs.
-enum Saved {
-    Host(Inputs, Weighing),
-    /// The inputs without the bias, of which the number and the type is kept.
+struct Saved {
+    inputs: Inputs,
+    kept: Kept,
+}
+
+enum Kept {
+    Host(Box<Weighing>),
+    /// The inputs have no bias then, of which the number and the type is kept.
     Elsewhere {
-        inputs: Inputs,
-        weights: SavedWeights,
+        weights: Box<SavedWeights>,
         scale: f64,
         bias: Option<(usize, DType)>,
     },
@@ -64,7 +68,7 @@ fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
             DType::F64 => on_host::forward::<f64>(&inputs, &weighing),
             _ => on_host::forward::<f32>(&inputs, &weighing),
         };
-        return (output, Saved::Host(inputs, weighing));
+        return (output, Saved { inputs, kept: Kept::Host(Box::new(weighing)) });
     }
     forward_tensors(inputs, &weighing)
 }
@@ -75,14 +79,16 @@ fn forward_tensors(mut inputs: Inputs, weighing: &Weighing) -> (Tensor<4>, Saved
     let scores = joined(inputs.query.clone(), shared).matmul(inputs.key.clone().swap_dims(2, 3));
     let weights = weighing.weigh(apart(scores, shared), inputs.bias.take());
     let output = apart(joined(weights.kept, shared).matmul(inputs.value.clone()), shared);
-    (output, Saved::Elsewhere { inputs, weights: weights.saved, scale: weighing.scale, bias })
+    let kept = Kept::Elsewhere { weights: Box::new(weights.saved), scale: weighing.scale, bias };
+    (output, Saved { inputs, kept })
 }
 
 impl Saved {
     fn backward(self, grad: Tensor<4>, asks_bias: bool) -> Gradients {
-        let (inputs, weights, scale, bias) = match self {
-            Self::Elsewhere { inputs, weights, scale, bias } => (inputs, weights, scale, bias),
-            Self::Host(inputs, weighing) => {
+        let Self { inputs, kept } = self;
+        let (weights, scale, bias) = match kept {
+            Kept::Elsewhere { weights, scale, bias } => (weights, scale, bias),
+            Kept::Host(weighing) => {
                 return match grad.dtype() {
                     DType::F64 => on_host::backward::<f64>(&inputs, &weighing, grad, asks_bias),
                     _ => on_host::backward::<f32>(&inputs, &weighing, grad, asks_bias),
