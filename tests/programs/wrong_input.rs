@@ -436,3 +436,21 @@ fn generation_says_what_is_wrong_before_it_loads() {
     let expected = "is a `vit`, which does not write text here; supported are t5, switch_transformers, gpt2, llama, qwen3, mixtral, ";
     assert_error(&say(&ids), 1, &[expected]);
 }
+
+#[test]
+fn images_that_are_none() {
+    let folder = folder("images");
+    let vit = |arguments: &[&str]| run(example("vit").args(arguments).arg("train.steps=1"));
+    let given = folder.to_str().expect("it is text");
+    assert_error(&vit(&["--cifar10", given]), 1, &["data_batch_1.bin", "check the path"]);
+    assert_error(&vit(&["--mnist", given]), 1, &["has none of the files train-images-idx3-ubyte.gz"]);
+    assert_error(&vit(&["--mnist", given, "--cifar10", given]), 2, &["cannot be used with"]);
+    assert_error(&vit(&["--mnist", given, "--size", "32"]), 2, &["cannot be used with '--size <N>'"]);
+    assert_error(&vit(&["--augment", "all"]), 2, &["possible values: none, crop, rand, mix"]);
+    assert_error(&vit(&["--resmlp", "--model", "b/16"]), 1, &["there is no ResMLP `b/16`; there are shapes, s12"]);
+    fs::write(folder.join("test_batch.bin"), [0; 5]).expect("a file can be written");
+    (1..=5).for_each(|part| {
+        fs::write(folder.join(format!("data_batch_{part}.bin")), [0; 3073]).expect("a file can be written");
+    });
+    assert_error(&vit(&["--cifar10", given]), 1, &["test_batch.bin has 5 bytes and should have a multiple of 3073"]);
+}

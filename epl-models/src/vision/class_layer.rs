@@ -60,8 +60,9 @@ pub(crate) fn class_weights(batch: &ImageBatch) -> LossWeights {
     LossWeights::new().with(CROSS_ENTROPY, batch.counted())
 }
 
-/// The loss of a batch's classes, of features `[rows, features]`; of mixed images that of either class by its share. A share of each label is spread over all classes in training alone:
-/// it is a means of it, and what is evaluated is the likelihood. Collective over the ranks that share the classes.
+/// The loss of a batch's classes, of features `[rows, features]`; of mixed images that of either class by its share. A share of each
+/// label is spread over all classes in training alone: it is a means of it, and what is evaluated is the likelihood. Collective over
+/// the ranks that share the classes.
 pub(crate) fn class_loss<C: ClassLayer>(
     layer: &C,
     features: Tensor<2>,

@@ -67,7 +67,10 @@ pub enum Error {
     },
 
     /// A file that is not of the kind that its name says.
-    #[error("{} begins with {found:02x?} and should with {expected:02x?}, as {kind}; give the file that was published", path.display())]
+    #[error(
+        "{} begins with {found:02x?} and should with {expected:02x?}, as {kind}; give the file that was published",
+        path.display()
+    )]
     Magic {
         /// The file.
         path: PathBuf,
@@ -95,7 +98,10 @@ pub enum Error {
     },
 
     /// A class that the data does not have.
-    #[error("{}: image {image} is of class {label}; there are the classes 0 to {}: give the file that was published", path.display(), classes - 1)]
+    #[error(
+        "{}: image {image} is of class {label}; there are the classes 0 to {}: give the file that was published",
+        path.display(), classes - 1
+    )]
     Label {
         /// The file.
         path: PathBuf,
@@ -108,7 +114,10 @@ pub enum Error {
     },
 
     /// Images and classes that do not belong together.
-    #[error("{} has {images} images and {} {labels} classes of images; give two files of one part of the data", path.display(), other.display())]
+    #[error(
+        "{} has {images} images and {} {labels} classes of images; give two files of one part of the data",
+        path.display(), other.display()
+    )]
     Counts {
         /// The file of images.
         path: PathBuf,

@@ -10,7 +10,7 @@
 //! - [`image`]: an image in bytes, with its class;
 //! - [`shapes`]: images by rule: coloured shapes, split in training and held-out images;
 //! - [`folder`]: images from files, a folder a class;
-//! - [`stored`]: images in memory; [`cifar`], [`mnist`]: from the files of CIFAR-10 and 100, MNIST and Fashion-MNIST;
+//! - [`stored`]: images in memory; [`cifar`], [`mod@mnist`]: from the files of CIFAR-10 and 100, MNIST and Fashion-MNIST;
 //! - [`transform`]: what images go through: crops, colours, RandAugment;
 //! - [`batch`]: images as normalised tensors;
 //! - [`augmented`]: images that are transformed first, once or as two views; [`mixing`]: mixup and cutmix;

@@ -22,7 +22,7 @@ pub enum Split {
 
 /// Images of one size with their classes, in memory. A cheap clone.
 ///
-/// Read by [`cifar10`](super::cifar10), [`cifar100`](super::cifar100) or [`mnist`](super::mnist).
+/// Read by [`cifar10`](super::cifar10), [`cifar100`](super::cifar100) or [`mnist`](super::mnist()).
 #[derive(Clone, Debug)]
 pub struct StoredImages {
     /// Image after image: rows of a channel, channel after channel.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! All work on bytes, as torchvision's on images of Pillow, whose operations, roundings and strengths they have
-//! (`tools/make_image_fixture.py`). What is random follows from the run's seed and the sample's number: see [`Draws`].
+//! (`tools/make_image_fixture.py`). A step of your own implements [`Transform`]. What is random follows from the run's seed and the
+//! sample's number: see [`Draws`].
 //!
 //! - [`pipeline`]: one step, and steps after each other; [`draws`]: what is random in a sample;
 //! - [`crop`]: parts, sizes, mirror images; `resample`: images of another size;
@@ -28,6 +29,7 @@ mod recipes;
 #[cfg(test)]
 mod against_pillow;
 
+pub use ::image::RgbImage;
 pub use blur::GaussianBlur;
 pub use crop::{CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize};
 pub use draws::Draws;
