@@ -4,7 +4,6 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use epl::checkpoint::durable;
 use epl::models::indexed::{EncodeConfig, IndexedCorpus, PackedBlocks, TextEncoder, held_out_prefix};
@@ -42,19 +41,13 @@ const SAID: &str = "corpus.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TEXT: &str = "text";
 
-/// The name of what these arguments make: another one for other texts, pieces or seeds. A file is told by its place, its size and
-/// when it was changed, so that it need not be read.
+/// The name of what these arguments make: another one for other texts, pieces or seeds.
 fn name(args: &Args, seed: u64) -> epl::Result<String> {
     let mut parts = vec![format!("{} pieces", args.vocab)];
     if args.text.is_empty() {
         parts.push(format!("{} bytes by rule, seed {seed}", args.bytes));
     }
-    for file in &args.text {
-        let wrong = |error| epl::Error::file(file, error);
-        let (path, about) = (fs::canonicalize(file).map_err(wrong)?, fs::metadata(file).map_err(wrong)?);
-        let changed = about.modified().map_err(wrong)?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        parts.push(format!("{} of {} bytes, {changed:?}", path.display(), about.len()));
-    }
+    parts.extend(Documents::identities(&args.text)?);
     let fingerprint = epl::trainer::fingerprint(parts);
     Ok(fingerprint.rsplit(' ').next().unwrap_or("corpus").to_string())
 }

@@ -36,6 +36,11 @@ impl<O> Accuracy<O> {
         Self { name: name.to_string(), right: Box::new(right) }
     }
 
+    /// Of each output how many samples are right, and how many there are, as its maker has counted.
+    pub fn counted(name: &str, right: impl Fn(&O) -> (usize, usize) + 'static) -> Self {
+        Self { name: name.to_string(), right: Box::new(right) }
+    }
+
     /// Calls the value something else.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {

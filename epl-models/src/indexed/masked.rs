@@ -32,6 +32,10 @@ pub struct MaskedWordsConfig {
     /// Whether a row has two texts, which are in their order in half of the rows; otherwise one, as RoBERTa's.
     #[config(default = true)]
     pub next_sentence: bool,
+    /// The probability that a row is a shorter one: then it has at most 2 to `length` tokens, each number alike likely, beside those
+    /// that begin and end texts, but no less than one sentence. BERT's is 0.1: most texts that it is used for later are short.
+    #[config(default = 0.0)]
+    pub short: f64,
     /// How often each piece of the corpus comes in a pass over the dataset, each time with other words hidden.
     #[config(default = 1)]
     pub duplicates: usize,
@@ -93,8 +97,10 @@ impl MaskedWordsConfig {
                 self.length
             ));
         }
-        if !(0.0..=1.0).contains(&self.share) {
-            return invalid(format!("`share` is {}; it should be 0 to 1", self.share));
+        for (name, probability) in [("share", self.share), ("short", self.short)] {
+            if !(0.0..=1.0).contains(&probability) {
+                return invalid(format!("`{name}` is {probability}; it should be 0 to 1"));
+            }
         }
         if self.duplicates == 0 {
             return invalid("`duplicates` is 0; it should be at least 1".into());
@@ -111,9 +117,8 @@ impl MaskedWordsConfig {
         if !(0..self.vocab as i64).any(is_free) {
             return invalid("no token is left to take the place of another one".into());
         }
-        let most = self.length - self.around();
         let pieces: Arc<[Piece]> =
-            (0..corpus.documents()).flat_map(|document| pieces(&corpus, document, most)).collect();
+            (0..corpus.documents()).flat_map(|document| self.pieces(&corpus, document)).collect();
         if pieces.is_empty() {
             return invalid("the corpus has no document".into());
         }
@@ -128,28 +133,34 @@ impl MaskedWordsConfig {
     fn around(&self) -> usize {
         if self.next_sentence { 3 } else { 2 }
     }
-}
 
-/// The sentences of a document, together as many as have `most` tokens; of a longer one parts that have.
-fn pieces(corpus: &IndexedCorpus, document: usize, most: usize) -> Vec<Piece> {
-    let (mut pieces, mut tokens) = (Vec::<Piece>::new(), 0);
-    for sentence in corpus.document(document) {
-        let length = corpus.length(sentence);
-        tokens += length;
-        match pieces.last_mut() {
-            Some(Piece { sentences, part: None }) if tokens <= most => sentences.end = sentence + 1,
-            _ if length <= most => {
-                pieces.push(Piece { sentences: sentence..sentence + 1, part: None });
-                tokens = length;
-            }
-            _ => {
-                let part = |start: usize| Some(start..(start + most).min(length));
-                let parts = (0..length).step_by(most).map(part);
-                pieces.extend(parts.map(|part| Piece { sentences: sentence..sentence + 1, part }));
+    /// The sentences of a document, together as many as fit into a row; of one that does not fit, parts that do.
+    fn pieces(&self, corpus: &IndexedCorpus, document: usize) -> Vec<Piece> {
+        let most = self.length - self.around();
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        // Not the streams of the rows.
+        random.set_stream(u64::MAX - document as u64);
+        let mut room =
+            || if self.short > 0.0 && random.random_bool(self.short) { random.random_range(2..=most) } else { most };
+        let (mut pieces, mut tokens, mut fit) = (Vec::<Piece>::new(), 0, 0);
+        for sentence in corpus.document(document) {
+            let length = corpus.length(sentence);
+            tokens += length;
+            match pieces.last_mut() {
+                Some(Piece { sentences, part: None }) if tokens <= fit => sentences.end = sentence + 1,
+                _ if length <= most => {
+                    pieces.push(Piece { sentences: sentence..sentence + 1, part: None });
+                    (tokens, fit) = (length, room());
+                }
+                _ => {
+                    let part = |start: usize| Some(start..(start + most).min(length));
+                    let parts = (0..length).step_by(most).map(part);
+                    pieces.extend(parts.map(|part| Piece { sentences: sentence..sentence + 1, part }));
+                }
             }
         }
+        pieces
     }
-    pieces
 }
 
 impl MaskedWords {
@@ -390,6 +401,44 @@ mod tests {
         }
     }
 
+    /// Sentences of 3 tokens: a row has as many as fit, of its own document alone, and a share of the rows has fewer.
+    #[test]
+    fn some_rows_are_shorter_and_no_two_documents_share_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = folder.path().join("corpus");
+        let sentence = |document: usize, at: usize| vec![10 + (document % 900) as i64, 10 + (at % 900) as i64, 10];
+        // Of some documents the last is shorter than a row, and some are shorter altogether.
+        let sentences = |document: usize| if document.is_multiple_of(4) { 3 } else { 103 };
+        let document = |document: usize| Ok((0..sentences(document)).map(|at| sentence(document, at)).collect());
+        write(&prefix, TokenType::U16, (0..200).map(document)).unwrap();
+        let corpus = Arc::new(IndexedCorpus::open(&prefix).unwrap());
+        let lengths = |short: f64| -> Vec<usize> {
+            let words = of_length(33).with_short(short).with_share(0.0).init(corpus.clone()).unwrap();
+            let mut sentences = 0;
+            for piece in words.pieces.iter() {
+                assert_eq!(piece.sentences.start, sentences, "every sentence once");
+                sentences = piece.sentences.end;
+            }
+            assert_eq!(sentences, corpus.sequences());
+            for row in rows(&words) {
+                let documents: Vec<i64> = row.ids.iter().copied().filter(|token| *token > 3).step_by(3).collect();
+                assert!(documents.iter().all(|document| *document == documents[0]), "{documents:?}");
+            }
+            // What is left of a document is no matter of chance.
+            let ends: Vec<usize> = (0..corpus.documents()).map(|document| corpus.document(document).end).collect();
+            let others = words.pieces.iter().filter(|piece| !ends.contains(&piece.sentences.end));
+            others.map(|piece| piece.sentences.len()).collect()
+        };
+        let (whole, some) = (lengths(0.0), lengths(0.3));
+        assert!(whole.len() == 1500 && whole.iter().all(|sentences| *sentences == 10), "{whole:?}");
+        // A shorter row has room for 2 to 30 tokens: for less than ten sentences in 28 of 29 cases.
+        let shorter = some.iter().filter(|sentences| **sentences < 10).count() as f64;
+        let expected = 0.3 * 28.0 / 29.0 * some.len() as f64;
+        assert!((shorter / expected - 1.0).abs() < 0.1, "{shorter} rows, and {expected} are expected");
+        assert!((1..=10).all(|sentences| some.contains(&sentences)), "{some:?}");
+        assert_eq!(some, lengths(0.3));
+    }
+
     #[test]
     fn a_row_depends_on_its_number_and_the_seed_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -438,6 +487,7 @@ mod tests {
         let refused = |config: MaskedWordsConfig| config.init(corpus.clone()).unwrap_err().to_string();
         assert!(refused(of_length(4)).contains("rows of 4 tokens: at least 5 are needed"));
         assert!(refused(config().with_share(1.5)).contains("`share` is 1.5"));
+        assert!(refused(config().with_short(-0.1)).contains("`short` is -0.1"));
         assert!(refused(config().with_never((0..1000).collect())).contains("no token is left"));
         let prefix = folder.path().join("single");
         write(&prefix, TokenType::U16, [Ok(vec![vec![10, 11]]), Ok(vec![vec![12]])]).unwrap();

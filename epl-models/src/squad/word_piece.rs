@@ -92,6 +92,11 @@ impl WordPiece {
         &self.inner
     }
 
+    /// The number of a piece, such as `[MASK]`.
+    pub fn number(&self, piece: &str) -> Option<i64> {
+        self.inner.token_to_id(piece).map(i64::from)
+    }
+
     /// The rows an embedding must have.
     pub fn vocab_size(&self) -> usize {
         self.vocabulary.pieces().len()

@@ -44,7 +44,7 @@ struct Args {
     /// How documents are cut into sentences
     #[arg(long, value_enum, default_value_t = Cut::Whole)]
     sentences: Cut,
-    /// The token that each document ends with, by its name, such as </s> or <|endoftext|>
+    /// The token that each document ends with, by its name, such as `</s>` or `<|endoftext|>`
     #[arg(long, value_name = "TOKEN")]
     end: Option<String>,
     /// Of so many documents one goes to another corpus, PREFIX-held-out.bin and .idx

@@ -29,7 +29,7 @@ pub struct TokenArgs {
 /// What can be learned.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Learned {
-    /// Byte pairs, with </s> as the end: PREFIX-tokenizer.json
+    /// Byte pairs, with `</s>` as the end: PREFIX-tokenizer.json
     Bpe,
     /// Pieces of words for an uncased BERT: PREFIX-vocab.txt
     Wordpiece,
@@ -57,7 +57,7 @@ pub struct Tokens<'a> {
 
 /// One that was learned.
 enum New {
-    Bpe(Tokenizer),
+    Bpe(Box<Tokenizer>),
     Pieces(Vocabulary),
 }
 
@@ -86,7 +86,7 @@ impl<'a> Tokens<'a> {
         let (encoder, learned) = match learned {
             Learned::Bpe => {
                 let tokenizer = BpeConfig::new(size).train(texts.into_iter())?;
-                (TextEncoder::from(&tokenizer), New::Bpe(tokenizer))
+                (TextEncoder::from(&tokenizer), New::Bpe(Box::new(tokenizer)))
             }
             Learned::Wordpiece => {
                 let vocabulary = Vocabulary::learn(texts, size).map_err(|error| invalid(&error))?;

@@ -1,8 +1,8 @@
 //! A folder that is made once, whoever needs it.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -32,7 +32,10 @@ pub fn once<E: From<Error>>(path: &Path, make: impl FnOnce(&Path) -> Result<(), 
     lock.push(name);
     lock.push(".lock");
     let lock = parent.join(lock);
-    let _locked = lock_of(&lock).map_err(|error| Error::file(&lock, error))?;
+    let waited = File::options().write(true).create(true).truncate(false).open(&lock);
+    let waited = waited.map_err(|error| Error::file(&lock, error))?;
+    // Without locks, too, what comes of it is right: only, each makes it.
+    let _ = waited.lock();
     if path.exists() {
         return Ok(false);
     }
@@ -58,15 +61,6 @@ fn folder_in(parent: &Path) -> io::Result<TempDir> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     builder.tempdir_in(parent)
-}
-
-/// The file, once no other process has its lock.
-fn lock_of(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    match file.lock() {
-        Err(error) if error.kind() != ErrorKind::Unsupported => Err(error),
-        _ => Ok(file),
-    }
 }
 
 #[cfg(test)]

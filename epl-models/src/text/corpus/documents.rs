@@ -1,5 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+use std::{fs, io};
 
 use serde_json::Value;
 
@@ -56,6 +58,20 @@ impl Documents {
         }
         files.iter().try_for_each(|file| LineReader::open(file).map(drop))?;
         Ok(Self { files: files.into_iter(), form, reader: None })
+    }
+
+    /// What tells files from others without reading them: their places, sizes, and when they were changed.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn identities(files: &[PathBuf]) -> Result<Vec<String>> {
+        let identity = |file: &PathBuf| -> io::Result<String> {
+            let (path, about) = (fs::canonicalize(file)?, fs::metadata(file)?);
+            let changed = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            Ok(format!("{} of {} bytes, {changed:?}", path.display(), about.len()))
+        };
+        let open = |file: &PathBuf| identity(file).map_err(|cause| Error::Open { path: file.clone(), cause });
+        files.iter().map(open).collect()
     }
 
     /// The next document, in this file or a later one.

@@ -1,0 +1,128 @@
+//! The command line, and the configuration it makes.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use epl::config::{Config, ConfigError, Layers};
+use epl::models::BertConfig;
+use epl::models::squad::WordPiece;
+
+/// Pretrain a BERT: it fills in words that are hidden, and says whether two texts stand in their order.
+///
+/// Without --text and --corpus it learns 60,000 texts by rule.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub struct Args {
+    /// Files of texts, plain or .gz, with an empty line between two; each hundredth is held out
+    #[arg(long, num_args = 1.., value_name = "F")]
+    pub text: Vec<PathBuf>,
+    /// A corpus of sentences that `epl-corpus` wrote, with one of held-out texts: its prefix
+    #[arg(long, value_name = "PREFIX", conflicts_with = "text", requires = "vocab")]
+    pub corpus: Option<PathBuf>,
+    /// A vocab.txt, that of --corpus; without it, pieces are learned from the first 20,000 texts
+    #[arg(long, value_name = "FILE")]
+    pub vocab: Option<PathBuf>,
+    /// How many pieces are learned
+    #[arg(long, value_name = "N", default_value_t = 180, conflicts_with = "vocab")]
+    pub pieces: usize,
+    /// How many texts are made by rule
+    #[arg(long, value_name = "N", default_value_t = 60_000, conflicts_with_all = ["text", "corpus"])]
+    pub texts: usize,
+    /// Tokens of the longest row
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub length: usize,
+    /// The probability that a row is a shorter one; BERT's is 0.1
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub short: f64,
+    /// How often each piece of text comes in an epoch, each time with other words hidden
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub duplicates: usize,
+    /// A model by name, such as base
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["layers", "d_model"])]
+    model: Option<String>,
+    /// Layers of the model
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    layers: usize,
+    /// The width of its hidden states
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    d_model: usize,
+    /// A configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// An option of the configuration, such as dist.tensor_parallel_size=2
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Stop and save after this many steps; the schedule is unchanged
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed of the texts by rule, what is hidden, the initial values and the order of the rows
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// The folder of the run: corpora, vocab.txt, checkpoints, metrics.jsonl, loss.svg
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on from the latest checkpoint in --out, with the same texts
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+    /// Print the plan and stop
+    #[arg(long)]
+    pub plan: bool,
+}
+
+/// What this program sets where the user says nothing.
+const DEFAULTS: &str = include_str!("pretrain.toml");
+
+impl Args {
+    /// This program's settings < file < environment < `--set` < the other flags.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let layers = Layers::new().toml(DEFAULTS, Path::new("pretrain.toml"))?;
+        let layers = match &self.config {
+            Some(file) => layers.file(file)?,
+            None => layers,
+        };
+        let layers = layers.process_environment()?.command_line(&self.settings)?;
+        let mut config = layers.flags([("train.seed", self.seed)])?.flags([("train.steps", self.steps)])?.resolve()?;
+        if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
+            config.set("dist.data_parallel_size", 2)?;
+        }
+        Ok(config)
+    }
+
+    /// The model for pieces.
+    pub fn model(&self, pieces: &WordPiece) -> epl::Result<BertConfig> {
+        let vocab = pieces.vocab_size();
+        let model = match &self.model {
+            Some(name) => BertConfig::preset(name, vocab)?,
+            None => BertConfig::tiny(vocab)
+                .with_layers(self.layers)
+                .with_d_model(self.d_model)
+                .with_d_ff(4 * self.d_model)
+                .with_heads((self.d_model / 32).max(1)),
+        };
+        let model = model.with_pad(pieces.pad());
+        let (longest, length) = (model.longest_row(), self.length);
+        if longest < length {
+            let reason =
+                format!("rows of {length} tokens, and the model has {longest} positions: give --length {longest}");
+            return Err(epl::Error::invalid(reason));
+        }
+        model.validate()?;
+        Ok(model)
+    }
+
+    /// Whether the texts are made by rule.
+    pub fn is_by_rule(&self) -> bool {
+        self.text.is_empty() && self.corpus.is_none()
+    }
+
+    /// The folder of the run.
+    pub fn out(&self) -> PathBuf {
+        let default = if self.is_by_rule() { "out/bert_pretrain" } else { "out/bert_pretrain-text" };
+        self.out.clone().unwrap_or_else(|| PathBuf::from(default))
+    }
+
+    /// Whether a run that `out` may hold is replaced: only that of the rule, which takes minutes.
+    pub fn replace(&self) -> bool {
+        self.out.is_none() && self.is_by_rule() && !self.resume
+    }
+}
