@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use epl_benches::quartiles::quartiles;
+use epl_benches::pairs::Lines;
 use epl_benches::speed::product_speed;
 use epl_benches::steps::{Sizes, Step};
 
@@ -58,11 +58,6 @@ struct Args {
     /// `cargo bench` passes it.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// A number of a line of `key=value`.
-fn number(line: &str, key: &str) -> Option<f64> {
-    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
 }
 
 impl Args {
@@ -163,39 +158,22 @@ impl Args {
 
     /// Alternates both.
     fn against(&self, name: &str, step: &Step, peer: impl Fn() -> Command) -> Result<(), String> {
-        let mut pairs = Vec::new();
-        for _ in 0..self.pairs {
-            pairs.push([line_of(&mut self.worker(name, step))?, line_of(&mut peer())?]);
-        }
-        let all = |side: usize, key: &str| -> Vec<f64> {
-            pairs.iter().filter_map(|pair: &[String; 2]| number(&pair[side], key)).collect()
-        };
-        let median = |values: Vec<f64>| if values.is_empty() { f64::NAN } else { quartiles(values)[1] };
-        let ratios = all(1, "ms").iter().zip(all(0, "ms")).map(|(peer, ours)| peer / ours).collect();
-        let [low, ratio, high] = quartiles(ratios);
+        let lines = Lines::in_turn(self.pairs, || self.worker(name, step), peer)?;
+        let [low, ratio, high] = lines.ratio("ms");
         println!(
             "name={name} ours_ms={:.1} peer_ms={:.1} ratio={ratio:.3} quartiles={low:.3}-{high:.3} products_share={:.2} \
              ours_mib={:.0} peer_mib={:.0} pairs={} params={:.0}/{:.0}",
-            median(all(0, "ms")),
-            median(all(1, "ms")),
-            median(all(0, "products_share")),
-            median(all(0, "peak_mib")),
-            median(all(1, "peak_mib")),
-            pairs.len(),
-            median(all(0, "params")),
-            median(all(1, "params")),
+            lines.median(0, "ms"),
+            lines.median(1, "ms"),
+            lines.median(0, "products_share"),
+            lines.median(0, "peak_mib"),
+            lines.median(1, "peak_mib"),
+            self.pairs,
+            lines.median(0, "params"),
+            lines.median(1, "params"),
         );
         Ok(())
     }
-}
-
-/// The line of a program that says what a step took.
-fn line_of(command: &mut Command) -> Result<String, String> {
-    let ran = command.output().map_err(|error| format!("the program cannot be run: {error}"))?;
-    let text = String::from_utf8_lossy(&ran.stdout);
-    let line = text.lines().find(|line| number(line, "ms").is_some());
-    line.map(str::to_string)
-        .ok_or_else(|| format!("{command:?} said no time: {text}{}", String::from_utf8_lossy(&ran.stderr)))
 }
 
 fn run(args: &Args) -> Result<(), String> {

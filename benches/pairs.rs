@@ -1,5 +1,6 @@
 //! Two programs, run in turn.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::quartiles::quartiles;
@@ -29,5 +30,55 @@ impl Pairs {
         println!(
             "{what}: {median:.3} (quartiles {low:.3}-{high:.3}, {pairs} pairs), {ours:.1} ms against {plain:.1} ms"
         );
+    }
+}
+
+/// A number of a line of `key=value`.
+fn number(line: &str, key: &str) -> Option<f64> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+}
+
+/// The line of a program that says what a step took.
+fn line_of(command: &mut Command) -> Result<String, String> {
+    let ran = command.output().map_err(|error| format!("the program cannot be run: {error}"))?;
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let line = text.lines().find(|line| number(line, "ms").is_some());
+    line.map(str::to_string)
+        .ok_or_else(|| format!("{command:?} said no time: {text}{}", String::from_utf8_lossy(&ran.stderr)))
+}
+
+/// What two programs said, pair by pair: of each run the line that says `ms=…`.
+pub struct Lines(Vec<[String; 2]>);
+
+impl Lines {
+    /// Runs the two programs in turn, so many times.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be run, or says no time.
+    pub fn in_turn(pairs: usize, ours: impl Fn() -> Command, peer: impl Fn() -> Command) -> Result<Self, String> {
+        (0..pairs).map(|_| Ok([line_of(&mut ours())?, line_of(&mut peer())?])).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The values of a key on one side: ours are 0, the peer's 1.
+    fn all(&self, side: usize, key: &str) -> Vec<f64> {
+        self.0.iter().filter_map(|pair| number(&pair[side], key)).collect()
+    }
+
+    /// The median of a key on one side, not a number where no line says it.
+    pub fn median(&self, side: usize, key: &str) -> f64 {
+        let values = self.all(side, key);
+        if values.is_empty() { f64::NAN } else { quartiles(values)[1] }
+    }
+
+    /// The median over the pairs of the peer's value ÷ ours, with quartiles around it.
+    pub fn ratio(&self, key: &str) -> [f64; 3] {
+        quartiles(self.all(1, key).iter().zip(self.all(0, key)).map(|(peer, ours)| peer / ours).collect())
+    }
+
+    /// Whether both said the same word of a key in each pair.
+    pub fn agree(&self, key: &str) -> bool {
+        let word = |line: &str| line.split_whitespace().find_map(|word| Some(word.strip_prefix(key)?.to_string()));
+        self.0.iter().all(|[ours, peer]| word(ours).is_some() && word(ours) == word(peer))
     }
 }

@@ -140,7 +140,7 @@ fn size(text: &str) -> core::result::Result<(String, usize), String> {
 }
 
 /// The most memory that this process has held, in MiB.
-fn peak_mib() -> f64 {
+pub fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: Option<f64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());

@@ -17,7 +17,7 @@ use multiversion::multiversion;
 
 use super::kernel::{LEAST, Problem, ProductElement};
 use super::real::Real;
-use super::rows::{dot_of_rows, each, for_blocks, map_blocks, rows_a_task};
+use super::rows::{each, for_blocks, rows_a_task, sum_of};
 use super::unwritten::{Unwritten, to_write};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
@@ -227,14 +227,17 @@ impl<'a, T: Multiply> Product<'a, T> {
         self.b.strides[0] == 1 && self.b.strides[1] != 1 && self.b.sizes[1] > 1
     }
 
-    /// Its multiplications.
+    /// What it takes, in multiplications: of few rows or columns, to read the matrices takes longer than to multiply them.
     pub(crate) fn work(&self) -> usize {
-        self.a.sizes[0] * self.b.sizes[0] * self.b.sizes[1]
+        /// The multiplications in the time in which an element is read from memory.
+        const READ: usize = 16;
+        let [rows, depth, columns] = [self.a.sizes[0], self.b.sizes[0], self.b.sizes[1]];
+        (rows * depth * columns).max(READ * depth * (rows + columns))
     }
 
     /// Its floating-point operations.
     pub(crate) fn flops(&self) -> f64 {
-        2.0 * self.work() as f64
+        2.0 * [self.a.sizes[0], self.b.sizes[0], self.b.sizes[1]].map(|size| size as f64).into_iter().product::<f64>()
     }
 
     /// Whether it keeps a thread busy that is woken for it.
@@ -327,7 +330,7 @@ impl<T: Real> Multiply for T {
                 multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..product }, threads);
             });
         } else if product.has_columns_right() && a.has_rows() && a.sizes[1] > 0 {
-            dots(output, product, threads);
+            in_parts(output, product, threads, &dots);
         } else {
             multiply_parts(output, product, threads);
         }
@@ -389,15 +392,32 @@ fn least_part(others: usize) -> usize {
 }
 
 fn multiply_parts<T: Multiply>(output: Output<'_, T>, product: Product<T>, parts: usize) {
-    let (Product { a, b, row, adds }, [rows, columns]) = (product, output.sizes);
+    in_parts(output, product, parts, &multiply);
+}
+
+/// Makes a product part by part, each as `make` does.
+fn in_parts<T: Multiply>(
+    output: Output<'_, T>,
+    product: Product<T>,
+    parts: usize,
+    make: &(dyn Fn(Output<'_, T>, Product<T>) + Sync),
+) {
+    let [rows, columns] = output.sizes;
     let (dim, size, others) = if rows >= columns { (0, rows, columns) } else { (1, columns, rows) };
     let least = least_part(others);
     if parts > 1 && size >= 2 * least && product.work() >= 2 * WORTH_A_THREAD {
         let (first, at) = (parts / 2, (size * (parts / 2) / parts).clamp(least, size - least));
         let [(before, of_before), (rest, of_rest)] = product.split(output, dim, at);
-        rayon::join(|| multiply_parts(before, of_before, first), || multiply_parts(rest, of_rest, parts - first));
-        return;
+        let before = || in_parts(before, of_before, first, make);
+        rayon::join(before, || in_parts(rest, of_rest, parts - first, make));
+    } else {
+        make(output, product);
     }
+}
+
+/// By the kernel of its type.
+fn multiply<T: Multiply>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>) {
+    let [rows, columns] = output.sizes;
     let strides = |strides: [usize; 2]| strides.map(|stride| stride as isize);
     let problem = Problem {
         sizes: [rows, a.sizes[1], columns],
@@ -416,23 +436,16 @@ fn multiply_parts<T: Multiply>(output: Output<'_, T>, product: Product<T>, parts
 }
 
 /// Few rows by a transposed matrix, which is read once, in order.
-fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>, threads: usize) {
-    let ([rows, depth], columns) = (a.sizes, b.sizes[1]);
-    let block = (WORTH_A_THREAD / (8 * rows * depth).max(1)).max(1);
-    let of_block = |index: usize| -> Vec<T> {
-        let first = index * block;
-        (first..(first + block).min(columns))
-            .flat_map(|column| (0..rows).map(move |index| dot_of_rows(a.row(index), b.column(column))))
-            .collect()
-    };
-    let count = columns.div_ceil(block);
-    let products = if threads == 1 { (0..count).map(of_block).collect() } else { map_blocks(count, of_block) };
-    for (at, sum) in products.into_iter().flatten().enumerate() {
-        let (column, index) = (at / rows, at % rows);
-        let sum = row.map_or(sum, |row| sum + row[column]);
-        let out = output.start.wrapping_add(index * output.stride + column);
-        // SAFETY: the element is one of the output's, which is read only where it was written before.
-        unsafe { out.write(if adds { out.read() + sum } else { sum }) };
+#[multiversion(targets = "simd")]
+fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>) {
+    for column in 0..b.sizes[1] {
+        let (right, plus) = (b.column(column), row.map_or(T::ZERO, |row| row[column]));
+        for index in 0..a.sizes[0] {
+            let sum = sum_of(a.row(index), right, |a, b| a * b) + plus;
+            let out = output.start.wrapping_add(index * output.stride + column);
+            // SAFETY: the element is one of the output's, which is read only where it was written before.
+            unsafe { out.write(if adds { out.read() + sum } else { sum }) };
+        }
     }
 }
 
@@ -601,9 +614,16 @@ mod tests {
 
     fn has_the_same_bits_on_any_number_of_threads<T: Multiply + PartialEq>() {
         // The last one is cut into parts that are packed one after the other, where it has 16 bits.
-        for ([m, k, n], is_transposed) in
-            [([1000, 700, 300], false), ([129, 1500, 900], true), ([20, 300, 4000], true), ([300, 17_000, 520], false)]
-        {
+        for ([m, k, n], is_transposed) in [
+            ([1000, 700, 300], false),
+            ([129, 1500, 900], true),
+            ([20, 300, 4000], true),
+            ([1, 700, 9000], true),
+            ([1, 700, 9000], false),
+            ([3, 500, 9000], false),
+            ([9000, 500, 2], false),
+            ([300, 17_000, 520], false),
+        ] {
             let [left, right] = [(m * k, 0.7), (k * n, 1.3)]
                 .map(|(count, step)| values(count, step).iter().map(|x| x.elem::<T>()).collect::<Vec<_>>());
             let a = Matrix::new(&left, [m, k]);
