@@ -313,6 +313,20 @@ impl Place {
         part
     }
 
+    /// Declares that a layer takes something over all rows of a micro-batch, of all replicas, such as the statistics of a batch norm:
+    /// with another number of micro-batches a step computes something else. A search leaves that number as it is, and a plan of
+    /// several names what was declared.
+    ///
+    /// ```
+    /// # use epl_core::Place;
+    /// # fn init(place: &Place) {
+    /// place.declare_over_micro_batch("the statistics of batch norms");
+    /// # }
+    /// ```
+    pub fn declare_over_micro_batch(&self, what: &'static str) {
+        self.build.declare_over_micro_batch(what);
+    }
+
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.
     pub fn layer_key(&self, kind: &str) -> u64 {
         let path = format!("{}/{kind}", self.path);

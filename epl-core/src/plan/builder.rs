@@ -97,6 +97,11 @@ impl PlanBuilder {
         Self { layout, ..self }
     }
 
+    /// Whether layers take something over all rows of a micro-batch.
+    pub fn is_over_micro_batch(&self) -> bool {
+        !self.survey.over_micro_batch.is_empty()
+    }
+
     /// With what the device is called, and the model's segments are.
     pub fn with_names(self, device: String, segments: Vec<String>) -> Self {
         Self { device, segments: segments.into(), ..self }
@@ -247,6 +252,7 @@ impl PlanBuilder {
             full_segments,
             max_splits,
             exceptions: self.exceptions(),
+            over_micro_batch: self.survey.over_micro_batch.clone(),
             burn_layers,
         }
     }

@@ -54,6 +54,13 @@ impl Display for Plan {
                 bucket.axis
             )?;
         }
+        for what in self.over_micro_batch.iter().filter(|_| self.micro_batches > 1) {
+            writeln!(
+                f,
+                "  {what}: over each of the {} micro-batches by itself, not over a step's rows",
+                self.micro_batches
+            )?;
+        }
         for option in &self.exceptions {
             writeln!(f, "  {option}: the result depends on the layout")?;
         }

@@ -60,6 +60,8 @@ pub struct Plan {
     pub max_splits: usize,
     /// Options that are set and make the result depend on the layout.
     pub exceptions: Vec<String>,
+    /// What layers take over all rows of a micro-batch: it depends on the number of micro-batches.
+    pub over_micro_batch: Vec<&'static str>,
     /// Layers of Burn that draw from its generator, keep running statistics, or mix types in 16 bits.
     pub(crate) burn_layers: BurnLayers,
 }

@@ -21,6 +21,8 @@ use crate::topology::scopes::Owners;
 pub(crate) struct Survey {
     pub records: Vec<ParamRecord>,
     pub burn_layers: BurnLayers,
+    /// What layers take over all rows of a micro-batch.
+    pub over_micro_batch: Vec<&'static str>,
 }
 
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
@@ -62,7 +64,10 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     refusals.of(check_owned(&records, &owners.graphs));
     refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
-    Ok(Survey { records, burn_layers })
+    if !burn_layers.batch_norms.is_empty() {
+        place.build().declare_over_micro_batch("the statistics of batch norms");
+    }
+    Ok(Survey { records, burn_layers, over_micro_batch: place.build().over_micro_batch() })
 }
 
 /// What a parameter is a moving average of, if that is in the model.

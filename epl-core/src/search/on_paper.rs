@@ -155,7 +155,11 @@ fn column_of(
 ) -> Result<Column> {
     let mesh = Mesh::new(MeshSizes::new(expert, 1, tensor, expert)?, config.dist.order);
     let names: Vec<String> = segments.iter().map(|segment| segment.name.clone()).collect();
-    let survey = Survey { records: records(segments, &mesh)?, burn_layers: BurnLayers::none(segments.len()) };
+    let survey = Survey {
+        records: records(segments, &mesh)?,
+        burn_layers: BurnLayers::none(segments.len()),
+        over_micro_batch: Vec::new(),
+    };
     let placement = Placement::of(&crate::Cluster::local(mesh.world_size())?, &mesh);
     let builder = PlanBuilder::new(config, (&mesh, 0), placement, survey).with_names("on paper".to_string(), names);
     let time = |segment: &PaperSegment| SegmentTime {

@@ -77,8 +77,7 @@ fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Foun
         last: None,
         largest: judge.free_of_largest(),
     };
-    let bounded =
-        run.bounded(shapes(given, (judge.cluster.world_size(), judge.devices.are_alike()), judge.batch, segments));
+    let bounded = run.bounded(shapes(given, judge, segments));
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
     let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
     // Further on, as long as a layout may be better than the best that was simulated.

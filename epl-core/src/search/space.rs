@@ -2,6 +2,7 @@
 
 use super::candidate::{Level, Shape, is_fixed};
 use super::column::SegmentCost;
+use super::judge::Judge;
 use crate::config::{Config, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
 use crate::cost::DeviceTraits;
 
@@ -31,9 +32,11 @@ pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
     tensors.into_iter().flat_map(|tensor| experts(tensor).into_iter().map(move |expert| (tensor, expert))).collect()
 }
 
-/// The layouts of so many ranks that what is given allows, for a batch of so many rows and a model of so many segments. Where devices are
-/// not alike, ranks lie in both orders, and replicas divide rows evenly or by their speed.
-pub(super) fn shapes(given: &Config, (ranks, are_alike): (usize, bool), batch: usize, segments: usize) -> Vec<Shape> {
+/// The layouts that what is given allows, of a model of so many segments. Where devices are not alike, ranks lie in both orders, and
+/// replicas divide rows evenly or by their speed.
+pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize) -> Vec<Shape> {
+    let (ranks, are_alike, batch) = (judge.cluster.world_size(), judge.devices.are_alike(), judge.batch);
+    let keeps_micro_batches = judge.keeps_micro_batches();
     let mut shapes = Vec::new();
     for (tensor, expert) in divisions(given, ranks) {
         let rest = ranks / tensor;
@@ -45,7 +48,10 @@ pub(super) fn shapes(given: &Config, (ranks, are_alike): (usize, bool), batch: u
                 continue;
             }
             let sizes = [data, stages, tensor, expert];
-            let numbers = micro_batches(given, data, stages, batch);
+            let numbers = match keeps_micro_batches {
+                true => given.num_micro_batch(data).into_iter().collect(),
+                false => micro_batches(given, data, stages, batch),
+            };
             let lies = arrangements(given, are_alike, sizes);
             // Neighbours differ in chunks and schedules alone.
             let common = numbers.into_iter().flat_map(|number| lies.iter().map(move |lies| (number, *lies)));

@@ -116,7 +116,7 @@ fn by_trying_all_at(
     put_away: OffloadLevel,
 ) -> Option<(f64, Candidate)> {
     let mut best: Option<(f64, Candidate)> = None;
-    for shape in shapes(given, (judge.cluster.world_size(), judge.devices.are_alike()), judge.batch, segments) {
+    for shape in shapes(given, judge, segments) {
         let divided = if shape.by_speed { row_divisions(judge.batch, shape.sizes[0]) } else { vec![None] };
         let layouts = all_cuts(segments, shape.sizes[1] * shape.chunks)
             .into_iter()
@@ -362,7 +362,7 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
     for _ in 0..chains {
         let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, false)))]);
         let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (5, None)) };
-        for shape in shapes(&given, (ranks, true), judge.batch, segments) {
+        for shape in shapes(&given, &judge, segments) {
             let Some(Ok(column)) = columns.get(&(1, 1)) else { panic!("it is there") };
             let mesh = crate::Mesh::new(
                 crate::MeshSizes::new(shape.sizes[0], shape.sizes[1], 1, 1).unwrap(),

@@ -426,3 +426,32 @@ fn speeds_that_are_given_divide_rows_and_are_not_remembered() {
         assert!(error.contains("of 2 ranks; give a number above 0 for each"), "{error}");
     }
 }
+
+/// With stages of a pipeline asked for, which several micro-batches would keep busy.
+#[test]
+fn micro_batches_stay_as_they_are_where_a_layer_takes_all_their_rows() {
+    let pipeline = [("dist.pipeline_parallel_size", "2")];
+    let found = |declares: bool, options: &[(&str, &str)]| {
+        let model = move |at: &Place| {
+            if declares {
+                at.declare_over_micro_batch("the mean of rows");
+            }
+            chain(at)
+        };
+        let found = launch(&config(&[&AUTO[..], &pipeline, options].concat()), |epl| {
+            let found = epl.search(model, &SgdConfig::new(), sample())?;
+            let all = found.next().iter().chain([found.best()]).map(|choice| choice.config().pipeline.num_micro_batch);
+            let plan = epl.with_config(found.best().config().clone())?.plan(model)?.plan().to_string();
+            Ok((all.collect::<Vec<_>>(), plan))
+        });
+        found.unwrap().swap_remove(0)
+    };
+    let (free, _) = found(false, &[]);
+    assert!(free.iter().any(|number| *number > 1), "{free:?}");
+    let (kept, plan) = found(true, &[]);
+    assert!(kept.iter().all(|number| *number == 1), "{kept:?}");
+    assert!(!plan.contains("the mean of rows"), "{plan}");
+    let (kept, plan) = found(true, &[("pipeline.num_micro_batch", "4")]);
+    assert!(kept.iter().all(|number| *number == 4), "{kept:?}");
+    assert!(plan.contains("the mean of rows: over each of the 4 micro-batches by itself"), "{plan}");
+}

@@ -63,6 +63,11 @@ impl MaeConfig {
                 "`hidden_share` is {share}: {kept} of {patches} patches stay; some must, and not all"
             ));
         }
+        if self.normalised_pixels && self.patch_numbers() < 2 {
+            return invalid(
+                "`normalised_pixels` of patches of 1 number, which has no deviation; give larger patches".into(),
+            );
+        }
         self.decoder().validate().or_else(|error| invalid(format!("the decoder's numbers: {error}")))
     }
 
@@ -92,8 +97,8 @@ mod tests {
         assert!(config().validate().is_ok());
         let no_patch = MaeConfig::new(ViTConfig::shapes(2).with_patch_size(0));
         assert!(message(no_patch).contains("`patch_size` is 0"));
-        let no_patch = MaeConfig::new(ViTConfig::shapes(2).with_patch_size(0));
-        assert!(message(no_patch).contains("`patch_size` is 0"));
+        let one = MaeConfig::new(ViTConfig::shapes(2).with_patch_size(1).with_channels(1)).with_normalised_pixels(true);
+        assert!(message(one).contains("`normalised_pixels` of patches of 1 number"));
         assert!(message(config().with_hidden_share(1.0)).contains("`hidden_share` is 1: 0 of 64 patches stay"));
         assert!(message(config().with_hidden_share(0.0)).contains("64 of 64 patches stay"));
         assert!(message(config().with_decoder_layers(0)).contains("the decoder's numbers: ViT: `layers` is 0"));

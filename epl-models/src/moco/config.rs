@@ -60,7 +60,8 @@ impl MocoConfig {
         }
     }
 
-    /// The encoder as it is built. The product of the patches begins with the deviation of Xavier.
+    /// The encoder as it is built. The product of the patches begins with the deviation of Xavier, and so does the class
+    /// token, whose norm would magnify what is near zero (in the authors' program it has a deviation of 1e-6, and norms an epsilon as large).
     pub(super) fn encoder(&self) -> ViTConfig {
         let encoder = self.encoder.clone().with_fixed_positions(true);
         let fans = encoder.patch_size.pow(2) * encoder.channels + encoder.d_model;

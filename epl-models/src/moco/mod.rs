@@ -17,6 +17,9 @@
 //! replicas, too. Who wants the whole batch gives a step one micro-batch (`pipeline.num_micro_batch = 1`, which stages run as
 //! well, one after the other).
 //!
+//! **An evaluation** ([`ValidData`](epl_core::data::ValidData)) goes in rounds of `batch` images on each replica, and a query is told
+//! from those of its round: give `batch` as the images of a round divided by the replicas where losses of several layouts are compared.
+//!
 //! - [`config`]: the shape of a model; [`batch`]: two views of each image as tensors, such as [`Views`](crate::vision::Views) makes;
 //! - [`head`]: projector and predictor; [`encoder`]: what a model has twice;
 //! - [`model`]: the whole; `contrast`: its loss; [`segments`]: the whole as a chain for the engine.

@@ -39,6 +39,7 @@ impl MocoConfig {
         if let Err(error) = self.validate() {
             unwind(Error::invalid(error.to_string()));
         }
+        place.declare_over_micro_batch("what views are told from");
         let at = place.child("momentum_encoder");
         let encoder = MocoEncoder::new(self, &place.child("encoder"));
         Moco {

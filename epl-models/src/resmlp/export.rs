@@ -73,7 +73,10 @@ impl ResMlpConfig {
 
     /// Where it is not as an architecture.
     fn arguments(&self, known: &Self) -> Map<String, Value> {
+        // timm makes the product whole by leaving off what is behind the point.
         let ratio = self.d_ff as f64 / self.d_model as f64;
+        let is_less = (ratio * self.d_model as f64) as usize != self.d_ff;
+        let ratio = if is_less { ratio.next_up() } else { ratio };
         let all = [
             ("img_size", self.image_size != known.image_size, self.image_size.into()),
             ("in_chans", self.channels != known.channels, self.channels.into()),
@@ -105,5 +108,18 @@ mod tests {
         assert_eq!(keys["architecture"], "resmlp_24_224");
         assert_eq!(keys["model_args"], json!({ "img_size": 256, "drop_path_rate": 0.1 }));
         assert_eq!(keys["pretrained_cfg"]["input_size"], json!([3, 256, 256]));
+    }
+
+    #[test]
+    fn a_ratio_gives_the_width_again() {
+        let mut raised = 0;
+        for (d_model, d_ff) in (1..40).flat_map(|d| (1..400).map(move |d_ff| (16 * d, d_ff))) {
+            let keys = ResMlpConfig::s12(7).with_d_model(d_model).with_d_ff(d_ff).to_timm().unwrap();
+            let ratio =
+                keys.get("model_args").and_then(|args| args.get("mlp_ratio")).map_or(4.0, |x| x.as_f64().unwrap());
+            assert_eq!((ratio * d_model as f64) as usize, d_ff, "{d_model} × {ratio}");
+            raised += usize::from(((d_ff as f64 / d_model as f64) * d_model as f64) as usize != d_ff);
+        }
+        assert!(raised > 0);
     }
 }

@@ -54,7 +54,8 @@ impl ResMlpConfig {
         let scale = published.unwrap_or_else(|| Self::new(classes)).layer_scale;
         let drop_path =
             if json.has("model_args") { json.object("model_args")?.number_or("drop_path_rate", 0.0)? } else { 0.0 };
-        let config = Self::new(folder.shape("head.weight").map_or(classes, |shape| shape[0]))
+        // Without a class layer a program sets how many classes there are.
+        let config = Self::new(folder.shape("head.weight").map_or(classes.max(2), |shape| shape[0]))
             .with_image_size(side * stem[2])
             .with_patch_size(stem[2])
             .with_channels(stem[1])
@@ -71,8 +72,8 @@ impl ResMlpConfig {
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
 /// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
-/// A class layer that the folder lacks (`num_classes` 0) keeps its first values; how many classes there are is to be set in
-/// [`open`]'s configuration then.
+/// A class layer that the folder lacks (`num_classes` 0) keeps its first values; [`open`]'s configuration has 2 classes then, unless
+/// another number is set there.
 ///
 /// # Errors
 ///

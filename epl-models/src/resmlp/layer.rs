@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::in_wide;
-use epl_modules::{Dropout, DropoutConfig, ParallelMlp, ReplicatedLinear};
+use epl_modules::{DropPath, DropPathConfig, ParallelMlp, ReplicatedLinear};
 
 use super::affine::Affine;
 use super::config::ResMlpConfig;
@@ -27,7 +27,8 @@ pub struct ResMlpLayer {
     pub channels: ParallelMlp,
     /// s₂, by channel. Shape `[d_model]`
     pub channel_scale: Param<Tensor<1>>,
-    drop_path: Dropout,
+    /// Leaves a part out for whole samples.
+    pub drop_path: DropPath,
 }
 
 impl ResMlpLayer {
@@ -45,7 +46,7 @@ impl ResMlpLayer {
             channel_norm: affine("channel_norm"),
             channels: config.feed_forward().init(&place.child("channels")),
             channel_scale: scale(),
-            drop_path: DropoutConfig::new(config.drop_path).init(&place.child("drop_path")),
+            drop_path: DropPathConfig::new(config.drop_path).init(&place.child("drop_path")),
         }
     }
 
@@ -63,15 +64,6 @@ impl ResMlpLayer {
 
     /// A part's output, scaled; zeros for the samples that drop it.
     fn kept(&self, part: Tensor<3>, scale: &Param<Tensor<1>>) -> Tensor<3> {
-        in_wide(part, |part| {
-            let rows = part.dims()[0];
-            let scale = scale.val().unsqueeze::<3>();
-            // One number a sample, which the dropout draws for it.
-            let scale = match self.drop_path.prob > 0.0 {
-                true => scale * self.drop_path.forward(Tensor::ones([rows, 1, 1], (&part.device(), part.dtype()))),
-                false => scale,
-            };
-            part * scale
-        })
+        in_wide(part, |part| self.drop_path.forward(part * scale.val().unsqueeze::<3>()))
     }
 }

@@ -1,6 +1,7 @@
 //! The whole model.
 
 use burn::module::Module;
+use burn::nn::Initializer;
 use burn::tensor::{Bool, Int, Tensor};
 use epl_comm::{Error, unwind};
 use epl_core::{Context, Model, Place};
@@ -49,7 +50,7 @@ impl ResMlpConfig {
     /// As [`init`](Self::init); when there are fewer classes than ranks of the tensor axis.
     pub fn init_split(&self, place: &Place) -> ResMlp<SplitLinear> {
         let layer = SplitLinearConfig::new(self.d_model, self.classes).with_initializer(self.initializer());
-        self.init_with(place, |place| layer.with_bias_initializer(Some(burn::nn::Initializer::Zeros)).init(place))
+        self.init_with(place, |place| layer.with_bias_initializer(Some(Initializer::Zeros)).init(place))
     }
 
     /// Lays out a model with a class layer of the caller's, from `d_model` features to [`classes`](Self::classes); it is given its
@@ -63,7 +64,10 @@ impl ResMlpConfig {
             unwind(Error::invalid(error.to_string()));
         }
         let (layers, patch) = (place.child("layers"), [self.patch_size; 2]);
-        let stem = ReplicatedConv2dConfig::new([self.channels, self.d_model], patch).with_stride(patch);
+        let stem = ReplicatedConv2dConfig::new([self.channels, self.d_model], patch)
+            .with_stride(patch)
+            .with_initializer(self.initializer())
+            .with_bias_initializer(Some(Initializer::Zeros));
         ResMlp {
             stem: stem.init(&place.child("stem")),
             layers: (0..self.layers).map(|index| ResMlpLayer::new(self, &layers.child(&index.to_string()))).collect(),

@@ -82,6 +82,10 @@ pub struct SwinConfig {
     /// The deviation of the weights' first values; biases start at zero.
     #[config(default = 0.02)]
     pub deviation: f64,
+    /// Of V2: whether each block begins as the identity, its norms' scales at zero, as the authors' program has it; `transformers`
+    /// begins with scales of one.
+    #[config(default = true)]
+    pub identity_blocks: bool,
     /// The share of a label that is spread over all classes in training.
     #[config(default = 0.0)]
     pub label_smoothing: f64,
@@ -102,8 +106,7 @@ const PRESETS: [(&str, fn(usize) -> SwinConfig); 10] = [
 ];
 
 impl SwinConfig {
-    /// Two stages of two blocks, of 32 and 64, for images of 32×32 pixels in patches of 2×2 and windows of 4×4: to learn coloured
-    /// shapes within minutes on two cores.
+    /// Two stages of two blocks, of 32 and 64, for images of 32×32 pixels in patches of 2×2 and windows of 4×4: for trials.
     pub fn shapes(classes: usize) -> Self {
         let shape = Self::new(classes).with_image_size(32).with_patch_size(2).with_window(4).with_embedding_size(32);
         shape.with_depths(vec![2, 2]).with_heads(vec![2, 4]).with_drop_path(0.0)
@@ -244,6 +247,7 @@ impl SwinConfig {
             .with_drop_path(self.drop_path * index as f64 / last as f64)
             .with_initializer(Some(self.initializer()))
             .with_bias_initializer(Some(Initializer::Zeros))
+            .with_output_norm_initializer((is_v2 && self.identity_blocks).then_some(Initializer::Zeros))
     }
 
     /// The windows of a block of a stage: every second block's are shifted by half of one.
@@ -272,6 +276,20 @@ impl SwinConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::export;
+
+    /// The numbers of parameters that timm counts for 1,000 classes.
+    #[test]
+    fn published_sizes_have_as_many_parameters_as_published() {
+        for (name, expected) in
+            [("tiny", 28_288_354), ("small", 49_606_258), ("base", 87_768_224), ("v2-tiny", 28_347_154)]
+        {
+            let config = SwinConfig::preset(name, 1000).unwrap();
+            let shapes = export::parameters(|place| config.init(place)).unwrap();
+            let count: usize = shapes.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert_eq!(count, expected, "{name}");
+        }
+    }
 
     #[test]
     fn every_preset_is_possible_and_an_unknown_name_lists_them() {

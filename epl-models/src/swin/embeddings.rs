@@ -1,6 +1,7 @@
 //! From an image to the first hidden states.
 
 use burn::module::{Module, Param};
+use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_modules::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
@@ -31,6 +32,7 @@ impl SwinEmbeddings {
             projection: ReplicatedConv2dConfig::new([config.channels, width], patch)
                 .with_stride(patch)
                 .with_initializer(config.initializer())
+                .with_bias_initializer(Some(Initializer::Zeros))
                 .init(&place.child("projection")),
             norm: LayerNormConfig::new(width).init(&place.child("norm")),
             positions: config.absolute_positions.then(|| place.param([1, patches, width], config.initializer())),

@@ -97,6 +97,27 @@ pub enum Error {
         reason: String,
     },
 
+    /// A packed file that ends early, or is damaged.
+    #[error("{} is no whole gzip file: {cause}; copy it again", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What cannot be unpacked.
+        cause: io::Error,
+    },
+
+    /// A file without a pixel.
+    #[error(
+        "{} has {} images of {} × {} pixels; give the file that was published, with one of each at least",
+        path.display(), sides[0], sides[1], sides[2]
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Images, rows, columns.
+        sides: [usize; 3],
+    },
+
     /// A class that the data does not have.
     #[error(
         "{}: image {image} is of class {label}; there are the classes 0 to {}: give the file that was published",

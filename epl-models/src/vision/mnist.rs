@@ -34,8 +34,7 @@ pub fn mnist(folder: impl AsRef<Path>, split: Split) -> Result<StoredImages> {
         return Err(Error::Counts { path, images: count, other, labels: labelled });
     }
     if planes.is_empty() {
-        let reason = "an image has a pixel at least, and there is an image at least".to_string();
-        return Err(Error::Length { path, found: 0, expected: "more".into(), reason });
+        return Err(Error::Empty { path, sides: [count, height, width] });
     }
     check_labels(&other, &labels, CLASSES)?;
     Ok(StoredImages { planes: planes.into(), labels: labels.into(), channels: 1, height, width, classes: CLASSES })
@@ -127,7 +126,7 @@ mod tests {
             (idx(&[2, 2, 3], &[])[..9].to_vec(), "has 9 bytes and should have "),
             (idx(&[u32::MAX, u32::MAX, u32::MAX], &[]), "should have more than can be"),
             (idx(&[3, 1, 1], &[0; 3]), "has 3 images and "),
-            (packed(&idx(&[2, 2, 3], &[0; 12]))[..20].to_vec(), "cannot read"),
+            (packed(&idx(&[2, 2, 3], &[0; 12]))[..20].to_vec(), "is no whole gzip file"),
         ] {
             fs::write(&images, bytes).unwrap();
             assert!(message().contains(said), "{said}: {}", message());

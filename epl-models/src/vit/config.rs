@@ -197,6 +197,20 @@ impl ViTConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::huggingface::export;
+
+    /// The numbers of parameters that timm counts for 1,000 classes.
+    #[test]
+    fn published_sizes_have_as_many_parameters_as_published() {
+        for (name, expected) in
+            [("tiny", 5_717_416), ("small", 22_050_664), ("base", 86_567_656), ("large", 304_326_632)]
+        {
+            let config = ViTConfig::preset(name, 1000).unwrap();
+            let shapes = export::parameters(|place| config.init(place)).unwrap();
+            let count: usize = shapes.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert_eq!(count, expected, "{name}");
+        }
+    }
 
     #[test]
     fn every_preset_is_possible_and_an_unknown_name_lists_them() {

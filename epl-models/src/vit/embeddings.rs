@@ -1,6 +1,7 @@
 //! From an image to the first hidden states.
 
 use burn::module::{Module, Param};
+use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_modules::{Dropout, DropoutConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
@@ -35,6 +36,7 @@ impl PatchEmbeddings {
             projection: ReplicatedConv2dConfig::new([config.channels, d_model], patch)
                 .with_stride(patch)
                 .with_initializer(config.initializer())
+                .with_bias_initializer(Some(Initializer::Zeros))
                 .init(&place.child("projection")),
             class_token: place.param([1, 1, d_model], config.initializer()),
             positions,

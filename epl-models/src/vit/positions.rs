@@ -9,7 +9,7 @@ use super::config::ViTConfig;
 /// Sines and cosines of column and row of each patch, behind zeros for the class token: of each coordinate `d_model / 4` sines and as
 /// many cosines, whose waves grow from 2π to 20,000 π patches. A frozen parameter: it is saved, read and written as others are.
 ///
-/// As in MAE and MoCo v3; *Attention is All You Need*, Vaswani et al., 2017, for two coordinates.
+/// As in MAE; MoCo v3's have the row before the column, which says the same in another order of features. *Attention is All You Need*, Vaswani et al., 2017, for two coordinates.
 ///
 /// # Shapes
 ///

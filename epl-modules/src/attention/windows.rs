@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use epl_comm::custom_vjp;
 
 use crate::invalid::refuse;
@@ -141,7 +141,8 @@ impl Windows {
                 biases.extend(window.iter().map(|other| if own == other { 0.0 } else { HIDDEN }));
             }
         }
-        Some(Tensor::from_data(TensorData::new(biases, [self.count(), 1, area, area]), device))
+        // In 16 bits by default, it would be infinite.
+        Some(Tensor::from_data(TensorData::new(biases, [self.count(), 1, area, area]), (device, DType::F32)))
     }
 
     /// For each pair of a query and a key of a window the number of the distance between them, of `(2 side - 1)²`: rows apart,

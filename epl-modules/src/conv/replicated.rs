@@ -35,6 +35,8 @@ pub struct ReplicatedConv2dConfig {
     /// How the parameters get their first values. Default: as Burn's `Conv2d`
     #[config(default = "default_initializer()")]
     pub initializer: Initializer,
+    /// Another initializer for the bias.
+    pub bias_initializer: Option<Initializer>,
 }
 
 /// A 2D convolution whose parameters every rank holds whole: Burn's `Conv2d`, with its first values.
@@ -81,7 +83,8 @@ impl ReplicatedConv2dConfig {
         let (fans, [height, width]) = (geometry.fans(), self.kernel_size);
         let shape = [output, input / groups, height, width];
         let weight = place.split_param_with_fans(shape, &[], self.initializer.clone(), fans);
-        let bias = || place.split_param_with_fans([output], &[], self.initializer.clone(), fans);
+        let of_bias = self.bias_initializer.clone().unwrap_or_else(|| self.initializer.clone());
+        let bias = || place.split_param_with_fans([output], &[], of_bias, fans);
         ReplicatedConv2d { weight, bias: self.bias.then(bias), channels: self.channels, geometry }
     }
 }

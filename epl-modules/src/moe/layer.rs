@@ -11,6 +11,7 @@ use super::config::MoeConfig;
 use super::decision::Decision;
 use super::dispatch::Dispatch;
 use super::expert::Experts;
+use super::gate::Balance;
 use super::mask::TokenMask;
 use super::router::{Routed, Router};
 use super::routing::{Rules, route};
@@ -96,6 +97,9 @@ impl MoeConfig {
             tokens_metric: place.child("tokens_per_expert").path().to_string(),
             dropped_metric: place.child("dropped_tokens").path().to_string(),
         };
+        if self.balance == Balance::Batch {
+            place.declare_over_micro_batch("the balance of experts");
+        }
         place.context().declare_metric(&settings.tokens_metric, self.experts);
         place.context().declare_metric(&settings.dropped_metric, 1);
         Moe {

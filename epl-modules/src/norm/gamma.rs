@@ -10,7 +10,7 @@ pub(super) fn factors(gamma: Tensor<1>, zero_centered: bool) -> Tensor<1> {
     if zero_centered { widen(gamma) + 1.0 } else { gamma }
 }
 
-/// With which all factors are one.
-pub(super) fn first_gamma(zero_centered: bool) -> Initializer {
-    if zero_centered { Initializer::Zeros } else { Initializer::Ones }
+/// As is asked for, or with which all factors are one.
+pub(super) fn first_gamma(zero_centered: bool, asked: Option<&Initializer>) -> Initializer {
+    asked.cloned().unwrap_or(if zero_centered { Initializer::Zeros } else { Initializer::Ones })
 }

@@ -5,6 +5,7 @@ use core::fmt;
 use burn::config::Config;
 use burn::module::{Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault};
 use burn::module::{ModuleMapper, ModuleVisitor};
+use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor};
 use epl_core::Place;
 
@@ -34,6 +35,8 @@ pub struct NormConfig {
     /// Whether the scale is one and `gamma`, as of Gemma: see [`RmsNormConfig::zero_centered_gamma`]. Default: false
     #[config(default = false)]
     pub zero_centered_gamma: bool,
+    /// How `gamma` gets its first values. Default: such that the scale is one
+    pub gamma_initializer: Option<Initializer>,
 }
 
 /// One of the norms. Its parameters have the paths that they have in the norm itself, whichever it is.
@@ -54,15 +57,19 @@ impl NormConfig {
     ///
     /// Unwinds with an error when epsilon is not positive.
     pub fn init(&self, place: &Place) -> Norm {
-        let Self { d_model, kind, epsilon, zero_centered_gamma } = *self;
+        let Self { d_model, kind, epsilon, zero_centered_gamma, .. } = *self;
+        let gamma_initializer = self.gamma_initializer.clone();
         match kind {
             NormKind::LayerNorm => Norm::LayerNorm(
                 LayerNormConfig::new(d_model)
                     .with_epsilon(epsilon)
                     .with_zero_centered_gamma(zero_centered_gamma)
+                    .with_gamma_initializer(gamma_initializer)
                     .init(place),
             ),
-            NormKind::RmsNorm => Norm::RmsNorm(RmsNormConfig { d_model, epsilon, zero_centered_gamma }.init(place)),
+            NormKind::RmsNorm => {
+                Norm::RmsNorm(RmsNormConfig { d_model, epsilon, zero_centered_gamma, gamma_initializer }.init(place))
+            }
         }
     }
 }

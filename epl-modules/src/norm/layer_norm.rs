@@ -30,6 +30,8 @@ pub struct LayerNormConfig {
     /// one. Default: false
     #[config(default = false)]
     pub zero_centered_gamma: bool,
+    /// How `gamma` gets its first values. Default: such that the scale is one
+    pub gamma_initializer: Option<Initializer>,
 }
 
 /// Subtracts the mean along the last dim, divides by the standard deviation, scales and shifts.
@@ -62,8 +64,9 @@ impl LayerNormConfig {
     /// Unwinds with an error when epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> LayerNorm {
         check_epsilon(place.path(), self.epsilon);
+        let gamma = first_gamma(self.zero_centered_gamma, self.gamma_initializer.as_ref());
         LayerNorm {
-            gamma: place.full_precision(place.param([self.d_model], first_gamma(self.zero_centered_gamma))),
+            gamma: place.full_precision(place.param([self.d_model], gamma)),
             beta: self.bias.then(|| place.full_precision(place.param([self.d_model], Initializer::Zeros))),
             epsilon: self.epsilon,
             d_model: self.d_model,

@@ -2,6 +2,7 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, copied, custom_vjp};
 use epl_core::Place;
@@ -26,6 +27,8 @@ pub struct RmsNormConfig {
     /// one. Default: false
     #[config(default = false)]
     pub zero_centered_gamma: bool,
+    /// How `gamma` gets its first values. Default: such that the scale is one
+    pub gamma_initializer: Option<Initializer>,
 }
 
 /// Divides by the root mean square along the last dim and scales: no mean is subtracted, no bias added.
@@ -56,8 +59,9 @@ impl RmsNormConfig {
     /// Unwinds with an error when epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> RmsNorm {
         check_epsilon(place.path(), self.epsilon);
-        let Self { d_model, epsilon, zero_centered_gamma } = *self;
-        let gamma = place.full_precision(place.param([d_model], first_gamma(zero_centered_gamma)));
+        let Self { d_model, epsilon, zero_centered_gamma, .. } = *self;
+        let gamma = first_gamma(zero_centered_gamma, self.gamma_initializer.as_ref());
+        let gamma = place.full_precision(place.param([d_model], gamma));
         RmsNorm { gamma, epsilon, d_model, zero_centered_gamma }
     }
 }

@@ -101,6 +101,9 @@ pub struct TransformerLayerConfig {
     pub output_initializer: Option<Initializer>,
     /// Another initializer for the biases.
     pub bias_initializer: Option<Initializer>,
+    /// Another initializer for the `gamma` of the norms behind the parts ([`NormOrder::PostResidual`], [`NormOrder::Sandwich`]): with
+    /// zeros where that is the scale, each part begins by adding nothing.
+    pub output_norm_initializer: Option<Initializer>,
 }
 
 /// What experts of a layer have besides the shape of its feed-forward network; see [`MoeConfig`].
@@ -135,11 +138,15 @@ impl TransformerLayerConfig {
             .with_kind(self.norm)
             .with_epsilon(self.epsilon)
             .with_zero_centered_gamma(self.zero_centered_gamma)
+            .with_gamma_initializer(
+                self.output_norm_initializer.clone().filter(|_| self.norm_order == NormOrder::PostResidual),
+            )
     }
 
     /// The second norm of a part, if it has one.
     pub(super) fn output_norm(&self, part: &Place) -> Option<Norm> {
-        (self.norm_order == NormOrder::Sandwich).then(|| self.part_norm().init(&part.child("output_norm")))
+        let norm = || self.part_norm().with_gamma_initializer(self.output_norm_initializer.clone());
+        (self.norm_order == NormOrder::Sandwich).then(|| norm().init(&part.child("output_norm")))
     }
 
     /// As attention to a memory has it, whose positions are not those of the layer.

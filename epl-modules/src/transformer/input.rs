@@ -1,6 +1,6 @@
 //! What a layer reads, and what it may not see.
 
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 
 use crate::attention::{AttentionInput, Windows};
 use crate::invalid::refuse;
@@ -108,6 +108,7 @@ impl TransformerInput {
 impl OwnPositions {
     /// The input of self-attention.
     pub(super) fn attend_from(self, states: Tensor<3>) -> AttentionInput {
+        let device = states.device();
         let mut input = match &self.windows {
             Some(windows) => AttentionInput::self_attention(windows.apart(states)).in_windows(windows.count()),
             None => AttentionInput::self_attention(states),
@@ -115,11 +116,26 @@ impl OwnPositions {
         if let Some(padding) = self.padding {
             input = input.with_padding(padding);
         }
-        if let Some(bias) = self.bias {
+        if let Some(bias) = masked(self.bias, self.windows.as_ref(), &device) {
             input = input.with_bias(bias);
         }
         if self.causal { input.causal() } else { input }
     }
+}
+
+/// The bias in windows, of which those that are shifted bring positions together that do not see each other.
+fn masked(bias: Option<Tensor<4>>, windows: Option<&Windows>, device: &Device) -> Option<Tensor<4>> {
+    let Some((mask, windows)) = windows.and_then(|windows| Some((windows.mask(device)?, windows))) else { return bias };
+    let Some(bias) = bias else { return Some(mask) };
+    let found = bias.dims()[0];
+    if found != windows.count() {
+        refuse(format!(
+            "a bias of {found} windows for {} that are shifted, in which positions of opposite sides meet; give one for each window, \
+             as `WindowBias` does, with `Windows::mask` added",
+            windows.count()
+        ));
+    }
+    Some(bias)
 }
 
 impl Memory {

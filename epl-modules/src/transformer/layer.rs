@@ -57,6 +57,14 @@ impl TransformerLayerConfig {
     /// the heads and no `head_dim` is given, when numbers of rotary positions cannot be, the experts do not divide over the expert axis, or a probability or epsilon is out
     /// of its range.
     pub fn init(&self, place: &Place) -> TransformerLayer {
+        if self.output_norm_initializer.is_some() && matches!(self.norm_order, NormOrder::Pre | NormOrder::Post) {
+            refuse(format!(
+                "{}: an initializer of the norms behind the parts, of which a layer of {:?} has none; leave it out, or take \
+                 NormOrder::PostResidual or Sandwich",
+                place.path(),
+                self.norm_order
+            ));
+        }
         let cross_attention = || AttentionPart::new(&self.to_memory(), &place.child("cross_attention"));
         TransformerLayer {
             self_attention: AttentionPart::new(self, &place.child("self_attention")),

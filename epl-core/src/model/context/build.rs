@@ -1,6 +1,6 @@
 //! What layers declare while a model is built, for its plan to read.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamId;
@@ -30,6 +30,8 @@ struct Declared {
     shardings: HashMap<ParamId, Sharding>,
     full_precision: HashSet<ParamId>,
     averages: HashMap<ParamId, (ParamId, AverageDecay)>,
+    /// What is taken over all rows of a micro-batch.
+    over_micro_batch: BTreeSet<&'static str>,
     scopes: Scopes,
 }
 
@@ -80,6 +82,16 @@ impl BuildContext {
     /// What a parameter was declared to be a moving average of.
     pub fn average(&self, id: ParamId) -> Option<(ParamId, AverageDecay)> {
         self.declared().averages.get(&id).copied()
+    }
+
+    /// Declares something that is taken over all rows of a micro-batch.
+    pub fn declare_over_micro_batch(&self, what: &'static str) {
+        self.declared().over_micro_batch.insert(what);
+    }
+
+    /// What was declared so.
+    pub fn over_micro_batch(&self) -> Vec<&'static str> {
+        self.declared().over_micro_batch.iter().copied().collect()
     }
 
     /// What the scopes around the model's parts said so far.

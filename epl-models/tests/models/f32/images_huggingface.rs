@@ -19,7 +19,7 @@ use epl_models::vision::{ClassLayer, ImageBatch, reference_batch};
 use epl_models::vit::{self, ViT, ViTNames};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize_to_file};
 
-const TOLERANCE: f64 = 1e-4;
+const TOLERANCE: f64 = 1e-5;
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/transformers")).join(name)
@@ -183,8 +183,8 @@ fn windows_of_one_rank_and_of_several() {
     for case in &SWINS {
         check(case, (1, 1, 1), 1, true);
         check(case, (2, 2, 1), 1, true);
+        check(case, (1, 1, 1), 2, true);
     }
-    check(&SWINS[0], (1, 1, 1), 2, true);
     check(&SWINS[3], (1, 2, 1), 3, true);
 }
 

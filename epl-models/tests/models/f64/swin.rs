@@ -27,6 +27,8 @@ fn model(version: SwinVersion) -> SwinConfig {
         .with_drop_path(0.3)
         .with_label_smoothing(0.1)
         .with_deviation(0.3)
+        // Blocks that begin as the identity have gradients of zero inside.
+        .with_identity_blocks(false)
 }
 
 fn outcome(options: &Config, version: SwinVersion, split: bool) -> Outcome {
