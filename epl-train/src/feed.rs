@@ -1,8 +1,9 @@
 //! One loader for the ranks of a process: the first to come reads, and the others get what it read.
 //!
-//! A loader that shuffles gives each who iterates it another order, so that one rank iterates it. Every rank runs its rows of a
-//! batch before any reads the next one's, as all wait for each other in a step: there is room for one batch.
+//! A loader that shuffles gives each who iterates it another order, so that one rank iterates it. All ranks wait for each other in
+//! a step, before any reads the batches of the next one: there is room for those of a step.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use burn::data::dataloader::Progress;
@@ -14,35 +15,44 @@ pub(crate) type Fed<I> = Option<(Arc<Whole<I>>, Progress)>;
 
 /// What one rank reads for the others of its process.
 pub(crate) struct Feed<I> {
-    slot: Mutex<Slot<I>>,
+    row: Mutex<Row<I>>,
     filled: Condvar,
+    /// Of so many the last ones are kept.
+    room: usize,
 }
 
-struct Slot<I> {
+struct Row<I> {
     /// How many were put here.
     count: u64,
-    last: Fed<I>,
+    last: VecDeque<Fed<I>>,
     is_closed: bool,
 }
 
 impl<I> Feed<I> {
-    /// Nothing was read.
-    pub fn new() -> Self {
-        Self { slot: Mutex::new(Slot { count: 0, last: None, is_closed: false }), filled: Condvar::new() }
+    /// Nothing was read; a step has so many batches.
+    pub fn new(batches: usize) -> Self {
+        let row = Row { count: 0, last: VecDeque::new(), is_closed: false };
+        // Behind them, the end of the epoch.
+        Self { row: Mutex::new(row), filled: Condvar::new(), room: batches + 1 }
     }
 
     /// Gives the others what was read.
     pub fn put(&self, fed: Fed<I>) {
-        let mut slot = self.lock();
-        (slot.count, slot.last) = (slot.count + 1, fed);
+        let mut row = self.lock();
+        row.count += 1;
+        row.last.push_back(fed);
+        if row.last.len() > self.room {
+            row.last.pop_front();
+        }
         self.filled.notify_all();
     }
 
     /// The next one, behind as many as this rank has taken; none, when the one who reads has left.
     pub fn take(&self, taken: u64) -> Option<Fed<I>> {
-        let waits = |slot: &mut Slot<I>| slot.count <= taken && !slot.is_closed;
-        let slot = self.filled.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
-        (slot.count == taken + 1).then(|| slot.last.clone())
+        let waits = |row: &mut Row<I>| row.count <= taken && !row.is_closed;
+        let row = self.filled.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
+        let behind = usize::try_from(row.count.checked_sub(taken)?).ok()?;
+        row.last.get(row.last.len().checked_sub(behind)?).cloned()
     }
 
     /// Nothing more will come.
@@ -51,7 +61,7 @@ impl<I> Feed<I> {
         self.filled.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slot<I>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Row<I>> {
+        self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

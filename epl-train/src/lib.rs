@@ -14,13 +14,14 @@
 //! - `batch`: a batch, and what of it a rank runs; `feed`: one loader for the ranks of a process.
 //! - `output`: outputs of the parts of a batch, put together for the metrics.
 //! - `rank`: epochs, as one rank runs them; `desk`: what the first rank does for all: events, checkpoints, stopping.
-//! - `records`: what the learner keeps in records, for engines, and back.
+//! - `records`: what the learner keeps in records, for engines, and back; `check`: whether it has the strategy's optimizer.
 #![warn(missing_docs)]
 
 mod batch;
 mod feed;
 mod output;
 mod records;
+mod check;
 mod desk;
 mod rank;
 mod strategy;

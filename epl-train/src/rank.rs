@@ -18,6 +18,7 @@ use epl_core::optim::{OptimizerConfig, WholeStates};
 use epl_core::{Engine, Epl, Error, Result, WithBackward};
 
 use crate::batch::{self, Part, Weight, Whole};
+use crate::check;
 use crate::desk::{At, Desk, processed};
 use crate::feed::{Fed, Feed};
 use crate::output::{self, Parts, StepOutput};
@@ -48,7 +49,7 @@ pub(crate) struct Shared<'a, M: LearnerModel, O> {
     failed: Mutex<Option<TrainingError>>,
 }
 
-impl<'a, M: LearnerModel, O> Shared<'a, M, O> {
+impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
     /// Of a run that begins with this epoch.
     pub fn new(
         strategy: &'a DataParallel<O, TrainInput<M>>,
@@ -60,18 +61,19 @@ impl<'a, M: LearnerModel, O> Shared<'a, M, O> {
         let TrainingComponents { num_epochs, checkpointer, grad_accumulation, interrupter, .. } = parts;
         let (saves, early_stopping) = (checkpointer.is_some(), parts.early_stopping);
         let (processor, store) = (parts.event_processor, parts.event_store);
+        let accumulation = grad_accumulation.unwrap_or(1);
         let desk = Desk { processor, checkpointer, early_stopping, store, interrupter: interrupter.clone() };
         Self {
             strategy,
             learner: Mutex::new(learner),
             desk: Mutex::new(Some(desk)),
             loaders,
-            feeds: (Feed::new(), Feed::new()),
+            feeds: (Feed::new(accumulation), Feed::new(1)),
             is_read: AtomicBool::new(false),
             device: OnceLock::new(),
             states: OnceLock::new(),
             epochs: first..=num_epochs,
-            accumulation: grad_accumulation.unwrap_or(1),
+            accumulation,
             saves,
             interrupter,
             failed: Mutex::new(None),
@@ -82,7 +84,7 @@ impl<'a, M: LearnerModel, O> Shared<'a, M, O> {
     ///
     /// # Errors
     ///
-    /// When the state is not that of the model.
+    /// When the state is not that of the model, or the learner's optimizer is another than the strategy's.
     pub fn prepare(&self) -> Result<()> {
         let mut learner = lock(&self.learner);
         records::paths(&learner.model());
@@ -92,7 +94,7 @@ impl<'a, M: LearnerModel, O> Shared<'a, M, O> {
         };
         learner.load_optim(OptimizerRecord::default());
         let _ = self.states.set(states);
-        Ok(())
+        check::same_optimizer(&learner, &self.strategy.optimizer)
     }
 
     /// What went wrong, where the learner has a word for it.

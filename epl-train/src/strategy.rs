@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use burn_train::{
-    InferenceStep, Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
+    EventProcessorTraining, InferenceStep, Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainStep, TrainingComponents, TrainingError, TrainingStrategy, ValidLoader, train::WorkerFailure,
 };
+use epl_comm::Worker;
 use epl_core::config::{AmpLevel, CheckpointType, Config, ReduceMethod};
 use epl_core::data::Rows;
 use epl_core::optim::OptimizerConfig;
@@ -124,11 +125,50 @@ fn refuse(config: &Config) -> Result<()> {
     if said.is_empty() { Ok(()) } else { Err(Error::invalid(said.join("\n"))) }
 }
 
+/// The learner's own way around a run: its beginning and end are shown, and the summary.
+struct Shown<'a, S>(&'a S);
+
+impl<M: LearnerModel, S: SupervisedLearningStrategy<M>> SupervisedLearningStrategy<M> for Shown<'_, S> {
+    fn fit(
+        &self,
+        training_components: TrainingComponents<M>,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        self.0.fit(training_components, learner, dataloader_train, dataloader_valid, starting_epoch)
+    }
+}
+
 impl<M, O> SupervisedLearningStrategy<M> for DataParallel<O, <M as TrainStep>::Input>
 where
     M: LearnerModel + TrainStep<Input: Rows, Output: StepOutput> + InferenceStep<Input: Rows, Output: StepOutput>,
     O: OptimizerConfig + Sync,
 {
+    fn train(
+        &self,
+        learner: Learner<M>,
+        dataloader_train: TrainLoader<M>,
+        dataloader_valid: ValidLoader<M>,
+        training_components: TrainingComponents<M>,
+    ) -> LearningResult<M> {
+        // What is wrong with the environment is told by the launch.
+        let worker = Worker::from_environment(self.config.cluster.ranks).ok().flatten();
+        if worker.is_none_or(|worker| worker.worker() == 0) {
+            return Shown(self).train(learner, dataloader_train, dataloader_valid, training_components);
+        }
+        let interrupter = training_components.interrupter.clone();
+        let first = training_components.checkpoint.unwrap_or(0) + 1;
+        let (model, processor) = self.fit(training_components, learner, dataloader_train, dataloader_valid, first);
+        LearningResult {
+            model: model.valid(),
+            renderer: processor.renderer(),
+            interrupted: interrupter.interruption(),
+            error: interrupter.error(),
+        }
+    }
+
     fn fit(
         &self,
         training_components: TrainingComponents<M>,
