@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use epl_core::Result;
 use epl_core::data::Rows;
 use epl_core::data::rows::Digest;
-use epl_core::Result;
 
 /// What the mean loss of a batch weighs.
 pub(crate) type Weight<I> = Arc<dyn Fn(&I) -> f64 + Send + Sync>;

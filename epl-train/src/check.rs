@@ -168,7 +168,9 @@ struct Other<'a> {
 
 impl ModuleVisitor for Other<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let (Some(name), Some([ours, before])) = (self.names.get(&param.id), self.ours.remove(&param.id)) else { return };
+        let (Some(name), Some([ours, before])) = (self.names.get(&param.id), self.ours.remove(&param.id)) else {
+            return;
+        };
         let theirs = param.val().without_autodiff().into_data();
         let moved: Vec<(f64, f64)> = theirs
             .iter::<f64>()

@@ -6,8 +6,8 @@ use burn::data::dataloader::Progress;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn_train::metric::store::EventStoreClient;
 use burn_train::{
-    CloneEarlyStoppingStrategy, EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
-    LearningCheckpointer, SupervisedTrainingEventProcessor, TrainStep, TrainingItem,
+    CloneEarlyStoppingStrategy, EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent,
+    LearnerModel, LearningCheckpointer, SupervisedTrainingEventProcessor, TrainStep, TrainingItem,
 };
 
 /// The parts of the learner of which there is one in a run.

@@ -1,7 +1,7 @@
 //! Outputs of the parts of a batch, put together: what Burn's metrics are shown is what one rank's step would return.
 
-use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::Tensor;
+use burn::tensor::kind::{Autodiff, Basic};
 use burn_train::{ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput};
 use epl_comm::{ProcessGroup, ReduceOp};
 use epl_core::Result;
@@ -55,7 +55,12 @@ impl<'a, O> Parts<'a, O> {
                 None => value.zeros_like(),
             }
         };
-        let own = self.parts.iter().map(weighed).reduce(|sum, value| sum + value).unwrap_or_else(|| unreachable!("a rank has a part"));
+        let own = self
+            .parts
+            .iter()
+            .map(weighed)
+            .reduce(|sum, value| sum + value)
+            .unwrap_or_else(|| unreachable!("a rank has a part"));
         match self.group.size() {
             1 => Ok(own),
             _ => Ok(self.group.all_reduce(own, ReduceOp::Sum)?),
@@ -72,7 +77,10 @@ impl<'a, O> Parts<'a, O> {
     /// # Errors
     ///
     /// When a peer fails.
-    pub fn rows<const D: usize, K: Basic + Autodiff>(&self, field: impl Fn(&O) -> Tensor<D, K>) -> Result<Tensor<D, K>> {
+    pub fn rows<const D: usize, K: Basic + Autodiff>(
+        &self,
+        field: impl Fn(&O) -> Tensor<D, K>,
+    ) -> Result<Tensor<D, K>> {
         let of = |part: &Part<O>| {
             let value = field(&part.output).without_autodiff();
             if part.share.is_some() { value } else { value.slice_dim(0, 0..0) }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use burn::data::dataloader::DataLoaderIterator;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
+use burn::optim::OptimizerRecord;
 use burn::tensor::Device;
 use burn_train::{
     InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel, SupervisedTrainingEventProcessor, TrainLoader,
     TrainOutput, TrainStep, TrainingComponents, TrainingError, ValidLoader,
 };
-use burn::optim::OptimizerRecord;
 use epl_comm::ReduceOp;
 use epl_core::data::{BatchShard, Rows};
 use epl_core::optim::{OptimizerConfig, WholeStates};
@@ -166,9 +166,8 @@ where
     let at_desk = AtDesk { desk: if is_first { lock(&shared.desk).take() } else { None }, back: &shared.desk };
     let reads = !shared.is_read.swap(true, Ordering::SeqCst);
     let _reads = reads.then(|| Reads(&shared.feeds));
-    let loaders = reads.then(|| {
-        (shared.loaders.0.to_device(&device), shared.loaders.1.to_device(&device.clone().without_autodiff()))
-    });
+    let loaders = reads
+        .then(|| (shared.loaders.0.to_device(&device), shared.loaders.1.to_device(&device.clone().without_autodiff())));
     let mut learner = lock(&shared.learner).clone();
     let ids = records::paths(&learner.model()).into_iter().map(|(_, id)| id).collect();
     learner.fork(&device);
@@ -330,7 +329,8 @@ where
         let mut outputs = core::mem::take(&mut *lock(&self.outbox)).into_iter().peekable();
         let last = held.len() - 1;
         for (number, (whole, at)) in held.into_iter().enumerate() {
-            let own: Vec<_> = core::iter::from_fn(|| outputs.next_if(|(of, _)| *of == number)).map(|(_, output)| output).collect();
+            let own: Vec<_> =
+                core::iter::from_fn(|| outputs.next_if(|(of, _)| *of == number)).map(|(_, output)| output).collect();
             let output = self.joined(&whole, own, self.shared.strategy.weight.as_ref())?;
             let rate = Some(if number == last { rates.clone() } else { before.clone() });
             self.at_desk(|desk| desk.train(processed(output, At { rate, ..at })));
@@ -341,7 +341,8 @@ where
     /// Gives the parameters the rates of the learner's scheduler, of which groups may have their own.
     fn set_rates(&mut self, rates: &ModuleLearningRate) -> Result<()> {
         let records = self.engine.plan().records().iter();
-        let all: Vec<f64> = records.zip(&self.ids).map(|(record, id)| rates.lr_from_param(*id, Some(&record.name))).collect();
+        let all: Vec<f64> =
+            records.zip(&self.ids).map(|(record, id)| rates.lr_from_param(*id, Some(&record.name))).collect();
         let is_one = all.iter().all(|rate| *rate == rates.base());
         self.engine.set_rates((!is_one).then_some(&all[..]))
     }

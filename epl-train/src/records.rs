@@ -72,7 +72,8 @@ fn read(record: OptimizerRecord, paths: &[(String, ParamId)]) -> Result<WholeSta
     let reader = burn_pack::Reader::from_bytes(reader).map_err(|error| failed(&error))?;
     let mut states = WholeStates::new();
     let mut put = |name: &str, value: StateField| {
-        let (id, field) = name.split_once('.').ok_or_else(|| failed(&format!("`{name}` is no field of a parameter")))?;
+        let (id, field) =
+            name.split_once('.').ok_or_else(|| failed(&format!("`{name}` is no field of a parameter")))?;
         let path = id.parse().ok().and_then(|id: u64| names.get(&id));
         let path = path.ok_or_else(|| {
             failed(&format!("`{name}` is of no parameter of its model; resume a checkpoint whole, or none of it"))
@@ -115,11 +116,12 @@ pub(crate) fn record(states: WholeStates, parameters: &[ParamRecord]) -> Result<
             }
         }
     }
-    let writer = scalars.into_iter().fold(burn_pack::Writer::new(tensors), |writer, (name, value)| {
-        writer.with_scalar(&name, value.into())
-    });
+    let writer = scalars
+        .into_iter()
+        .fold(burn_pack::Writer::new(tensors), |writer, (name, value)| writer.with_scalar(&name, value.into()));
     let writer = names.iter().fold(writer, |writer, (id, path)| writer.with_metadata(id, path));
-    let failed = |error: &dyn core::fmt::Display| Error::invalid(format!("the optimizer's state as Burn's record: {error}"));
+    let failed =
+        |error: &dyn core::fmt::Display| Error::invalid(format!("the optimizer's state as Burn's record: {error}"));
     OptimizerRecord::from_bytes(writer.into_bytes().map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 

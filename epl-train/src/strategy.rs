@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use burn_train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
-    TrainStep, TrainingComponents, TrainingError, TrainingStrategy, ValidLoader, train::WorkerFailure,
+    EventProcessorTraining, InferenceStep, Learner, LearnerModel, LearningResult, SupervisedLearningStrategy,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, TrainingError, TrainingStrategy,
+    ValidLoader, train::WorkerFailure,
 };
 use epl_comm::Worker;
 use epl_core::config::{AmpLevel, CheckpointType, Config, ReduceMethod};
@@ -79,7 +80,8 @@ const LEARNER_SAYS: &str = "is said to the learner, not here; leave it out";
 /// Refuses what would cut a step, which is the model's own and is run as a whole, and what the learner says itself.
 fn refuse(config: &Config) -> Result<()> {
     let (default, dist) = (Config::new(), &config.dist);
-    let whole = "and a learner's step is run as a whole, by ranks that each have the whole model; train it by `Engine`, or";
+    let whole =
+        "and a learner's step is run as a whole, by ranks that each have the whole model; train it by `Engine`, or";
     let refusals = [
         (
             config.pipeline.num_stages.is_some_and(|stages| stages > 1) || dist.pipeline_parallel_size > 1,

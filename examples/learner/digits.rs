@@ -20,7 +20,7 @@ use burn_train::{
     ClassificationOutput, InferenceStep, Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition,
     SupervisedTraining, TrainOutput, TrainStep,
 };
-use epl_train::DataParallel;
+use epl::train::DataParallel;
 
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
@@ -56,18 +56,20 @@ impl Batcher<Digit, Digits> for DigitBatcher {
 }
 
 /// Which of the seven segments are lit: top, upper left, upper right, middle, lower left, lower right, bottom.
-const SEGMENTS: [u8; CLASSES] = [
-    0b1110111, 0b0010010, 0b1011101, 0b1011011, 0b0111010, 0b1101011, 0b1101111, 0b1010010, 0b1111111, 0b1111011,
-];
+const SEGMENTS: [u8; CLASSES] =
+    [0b1110111, 0b0010010, 0b1011101, 0b1011011, 0b0111010, 0b1101011, 0b1101111, 0b1010010, 0b1111111, 0b1111011];
 
 /// A digit that is moved, and dimmed here and there, by its number.
 fn digit(number: usize) -> Digit {
     let noise = |salt: usize| ((number * 7919 + salt * 104_729) % 1009) as f32 / 1009.0;
     let (label, across, down) = (number * 7 % CLASSES, 4 + number % 9, 2 + number % 5);
     let mut pixels: Vec<f32> = (0..SIDE * SIDE).map(|pixel| 0.3 * noise(pixel)).collect();
-    let mut draw = |row: usize, column: usize| pixels[(down + row) * SIDE + across + column] = 0.6 + 0.4 * noise(row + column);
+    let mut draw =
+        |row: usize, column: usize| pixels[(down + row) * SIDE + across + column] = 0.6 + 0.4 * noise(row + column);
     for (bit, (row, column, is_flat)) in
-        [(0, 0, true), (0, 0, false), (0, 9, false), (10, 0, true), (10, 0, false), (10, 9, false), (20, 0, true)].into_iter().enumerate()
+        [(0, 0, true), (0, 0, false), (0, 9, false), (10, 0, true), (10, 0, false), (10, 9, false), (20, 0, true)]
+            .into_iter()
+            .enumerate()
     {
         if SEGMENTS[label] >> (6 - bit) & 1 == 1 {
             (0..10).for_each(|step| if is_flat { draw(row, column + step) } else { draw(row + step, column) });

@@ -16,7 +16,8 @@ use epl::Config;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let is_plain = words.iter().position(|word| word == "--plain").map(|at| words.remove(at)).is_some();
-    let which = if words.first().is_some_and(|word| !word.contains('=')) { words.remove(0) } else { "mnist".to_string() };
+    let which =
+        if words.first().is_some_and(|word| !word.contains('=')) { words.remove(0) } else { "mnist".to_string() };
     let mut config = Config::load(None, words)?;
     if config.cluster.ranks.is_none() {
         config = config.with("cluster.ranks", 2)?;

@@ -17,7 +17,7 @@ use burn_train::metric::{AccuracyMetric, LearningRateMetric, LossMetric};
 use burn_train::{
     ClassificationOutput, InferenceStep, Learner, LearningResult, SupervisedTraining, TrainOutput, TrainStep,
 };
-use epl_train::DataParallel;
+use epl::train::DataParallel;
 
 const CLASSES: usize = 4;
 const WORDS: usize = 40;

@@ -19,7 +19,7 @@ use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_train::{Learner, TrainingError, TrainingStrategy};
 use epl::Config;
-use epl_train::DataParallel;
+use epl::train::DataParallel;
 
 /// Ranks, and what is another than on one.
 const LAYOUTS: [&[(&str, &str)]; 4] = [
@@ -68,7 +68,10 @@ fn parameters<M: Module>(model: &M) -> Vec<f64> {
 fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert!((found - expected).abs() <= tolerance * expected.abs().max(1.0), "{what} {at}: {found} is not {expected}");
+        assert!(
+            (found - expected).abs() <= tolerance * expected.abs().max(1.0),
+            "{what} {at}: {found} is not {expected}"
+        );
     }
 }
 
@@ -125,7 +128,8 @@ fn either_goes_on_from_what_the_other_has_saved() {
         let device = Device::default().autodiff();
         device.seed(1);
         let (net, out) = (words::Net::new(&device), tempfile::tempdir().expect("a folder"));
-        let run = |name: &str, epochs, resume| words::Run { folder: out.path().join(name), net: net.clone(), epochs, resume };
+        let run =
+            |name: &str, epochs, resume| words::Run { folder: out.path().join(name), net: net.clone(), epochs, resume };
         let folder = |name: &str| out.path().join(name);
         let whole = words::plain(run("whole", 3, None));
         words::plain(run("burn", 2, None));
@@ -177,9 +181,11 @@ fn another_optimizer_than_the_learners_is_refused() {
     let said = |learners: ModuleOptimizer, config: &Config| {
         let out = tempfile::tempdir().expect("a folder");
         let strategy = DataParallel::new(config, AdamConfig::new().with_beta_1(0.8)).expect("valid options");
-        let result = small::training(out.path(), 1)
-            .with_training_strategy(strategy.into())
-            .launch(Learner::new(small::Net::new(&device), learners, 1e-2));
+        let result = small::training(out.path(), 1).with_training_strategy(strategy.into()).launch(Learner::new(
+            small::Net::new(&device),
+            learners,
+            1e-2,
+        ));
         result.error.map(|error| error.to_string())
     };
     let two = config(&[("cluster.ranks", "2")]);
@@ -188,7 +194,10 @@ fn another_optimizer_than_the_learners_is_refused() {
         (AdamConfig::new().init(), "another beta"),
         (SgdConfig::new().init(), "another optimizer"),
         (AdamConfig::new().with_beta_1(0.8).with_weight_decay(Some(WeightDecayConfig::new(0.1))).init(), "a decay"),
-        (AdamConfig::new().with_beta_1(0.8).with_grad_clipping(Some(GradientClippingConfig::Norm(0.5))).init(), "clipping"),
+        (
+            AdamConfig::new().with_beta_1(0.8).with_grad_clipping(Some(GradientClippingConfig::Norm(0.5))).init(),
+            "clipping",
+        ),
     ] {
         let text = said(learners, &two).unwrap_or_else(|| panic!("{what} is refused"));
         assert!(text.contains("steps of the learner's optimizer, and by"), "{what}: {text}");
@@ -201,9 +210,11 @@ fn a_loader_and_a_rank_that_fail_end_the_run() {
     for (fails, said) in [(small::Fails::Read, "no file 5"), (small::Fails::Step, "a row of 7")] {
         let out = tempfile::tempdir().expect("a folder");
         let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-        let result = small::failing(out.path(), fails)
-            .with_training_strategy(strategy.into())
-            .launch(Learner::new(small::Net::new(&device), SgdConfig::new().init(), 1e-2));
+        let result = small::failing(out.path(), fails).with_training_strategy(strategy.into()).launch(Learner::new(
+            small::Net::new(&device),
+            SgdConfig::new().init(),
+            1e-2,
+        ));
         let error = result.error.expect("it failed");
         assert!(error.to_string().contains(said), "{error}");
         assert_eq!(matches!(&*error, TrainingError::Dataset(_)), fails == small::Fails::Read, "{error:?}");
@@ -253,7 +264,8 @@ fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
     let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
     let by_rows = run(Some(strategy.into()));
     let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-    let weighed = run(Some(strategy.weighted_by(|rows: &small::Rows| rows.weights().sum().into_scalar::<f32>().into()).into()));
+    let weighed =
+        run(Some(strategy.weighted_by(|rows: &small::Rows| rows.weights().sum().into_scalar::<f32>().into()).into()));
     let alone = run(None);
     assert_close("weighed", &weighed, &alone, 1e-6);
     assert!(by_rows.iter().zip(&alone).any(|(found, expected)| (found - expected).abs() > 1e-4), "it matters here");

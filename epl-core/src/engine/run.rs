@@ -205,13 +205,16 @@ impl<'a, M: Model> StepRun<'a, M> {
             }
         };
         let start = match loss.differentiated.take() {
-            Some(Differentiated { name, gradients, coefficient }) => {
+            Some(given) => {
                 self.check_given(model)?;
-                Start::Given(Found::Given(gradients, scale(name, coefficient, own.get(name).unwrap_or(0.0))))
+                let Differentiated { name, gradients, coefficient } = *given;
+                let factor = scale(name, coefficient, own.get(name).unwrap_or(0.0));
+                Start::Given(Box::new(Found::Given(gradients, factor)))
             }
             None => {
                 let to_sum = |term: &Term| term.to_sum(own.get(term.name).unwrap_or(0.0));
-                let factor = |term: &Term| scale(term.name, term.coefficient, to_sum(term)) * self.engine.state.loss_scale();
+                let factor =
+                    |term: &Term| scale(term.name, term.coefficient, to_sum(term)) * self.engine.state.loss_scale();
                 let root = loss.terms.iter().map(|term| widen(term.value.clone()) * factor(term)).reduce(|a, b| a + b);
                 Start::Root(Box::new(root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?))
             }
@@ -229,7 +232,10 @@ impl<'a, M: Model> StepRun<'a, M> {
                 "has {} segments, of which those before the last would have no gradients; give it one",
                 model.segments()
             )),
-            Some(half) => refused(format!("amp.level has it compute in {:?}, by a loss that is scaled; leave amp.level out", half.dtype())),
+            Some(half) => refused(format!(
+                "amp.level has it compute in {:?}, by a loss that is scaled; leave amp.level out",
+                half.dtype()
+            )),
             None => Ok(()),
         }
     }

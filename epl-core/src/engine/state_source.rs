@@ -81,7 +81,8 @@ impl<'a> GivenStates<'a> {
             if !shapes.contains_key(&names::of_parameter(path)) {
                 return Err(Error::Parameter {
                     name: path.clone(),
-                    reason: "has optimizer state, and is no parameter of this model; give the state of this model".to_string(),
+                    reason: "has optimizer state, and is no parameter of this model; give the state of this model"
+                        .to_string(),
                 });
             }
             for (field, value) in fields {
@@ -96,7 +97,8 @@ impl<'a> GivenStates<'a> {
     }
 
     fn tensor(&self, name: &str) -> Result<&'a TensorData> {
-        let missing = || Error::Parameter { name: name.to_string(), reason: "is not in the given optimizer state".into() };
+        let missing =
+            || Error::Parameter { name: name.to_string(), reason: "is not in the given optimizer state".into() };
         self.tensors.get(name).copied().ok_or_else(missing)
     }
 }

@@ -50,7 +50,10 @@ impl<M: Model> Engine<M> {
                     StateField::Scalar(value) => drop(numbers.entry(&record.name).or_default().insert(field, *value)),
                     StateField::Tensor(data) if !record.updates(&data.shape().to_vec()) => {
                         let (shape, own) = (data.shape().to_vec(), &record.global_shape);
-                        other = Err(format!("`{field}` of `{}` has the shape {shape:?}, and the parameter {own:?}", record.name));
+                        other = Err(format!(
+                            "`{field}` of `{}` has the shape {shape:?}, and the parameter {own:?}",
+                            record.name
+                        ));
                     }
                     StateField::Tensor(_) => {}
                 }
@@ -64,8 +67,8 @@ impl<M: Model> Engine<M> {
         }
         let mut whole = WholeStates::new();
         for text in texts(world, &json("numbers of the optimizer", &numbers)?.to_string())? {
-            let told: BTreeMap<String, BTreeMap<String, Scalar>> =
-                serde_json::from_str(&text).map_err(|error| Error::invalid(format!("numbers of another rank: {error}")))?;
+            let told: BTreeMap<String, BTreeMap<String, Scalar>> = serde_json::from_str(&text)
+                .map_err(|error| Error::invalid(format!("numbers of another rank: {error}")))?;
             for (path, fields) in told {
                 let scalars = fields.into_iter().map(|(field, value)| (field, StateField::Scalar(value)));
                 whole.entry(path).or_default().extend(scalars);

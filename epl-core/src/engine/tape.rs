@@ -55,7 +55,7 @@ pub(crate) enum Start {
     /// At a scalar behind the last segment, which is differentiated.
     Root(Box<Tensor<1>>),
     /// Behind the only segment, which the model has differentiated itself.
-    Given(Found),
+    Given(Box<Found>),
     /// At the exit of the last segment, whose gradients are these.
     Exit(CarryGradients),
 }
@@ -191,7 +191,7 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         let root = match start {
             Start::Root(root) => Some(*root),
             Start::Given(found) => {
-                around.gradients(segments.start, model, Some(found))?;
+                around.gradients(segments.start, model, Some(*found))?;
                 return Ok(CarryGradients::new());
             }
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),

@@ -162,7 +162,7 @@ pub struct Loss {
     /// The terms.
     pub terms: Vec<Term>,
     /// What is differentiated already, in the place of the terms.
-    pub(crate) differentiated: Option<Differentiated>,
+    pub(crate) differentiated: Option<Box<Differentiated>>,
 }
 
 /// A mean loss of which only the gradients are known.
@@ -205,7 +205,7 @@ impl Loss {
     /// known, so that reports tell none.
     #[must_use]
     pub fn of_gradients(name: &'static str, gradients: GradientsParams, coefficient: f64) -> Self {
-        Self { terms: Vec::new(), differentiated: Some(Differentiated { name, gradients, coefficient }) }
+        Self { terms: Vec::new(), differentiated: Some(Box::new(Differentiated { name, gradients, coefficient })) }
     }
 
     fn and(mut self, term: Term) -> Self {

@@ -167,8 +167,7 @@ impl PerParameter {
                 let mut sink = StateSink::default();
                 self.update(id).0.optimizer.state_flatten(PREFIX, state, &mut sink);
                 let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
-                let scalars =
-                    sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(value.into())));
+                let scalars = sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(value.into())));
                 tensors.chain(scalars).collect()
             }
         }
