@@ -13,7 +13,7 @@
 //! - `strategy`: what a program gives to the learner.
 //! - `batch`: a batch, and what of it a rank runs; `feed`: one loader for the ranks of a process.
 //! - `output`: outputs of the parts of a batch, put together for the metrics.
-//! - `rank`: epochs, as one rank runs them; `desk`: what the first rank does for all: events, checkpoints, stopping.
+//! - `rank`: epochs, as one rank runs them; `shared`: what those of a process have in common; `desk`: what the first rank does for all: events, checkpoints, stopping.
 //! - `records`: what the learner keeps in records, for engines, and back; `check`: whether it has the strategy's optimizer.
 #![warn(missing_docs)]
 
@@ -23,10 +23,9 @@ mod output;
 mod records;
 mod check;
 mod desk;
+mod shared;
 mod rank;
 mod strategy;
 
-#[doc(hidden)]
-pub use epl_core::Result;
-pub use output::{Parts, StepOutput};
+pub use output::{Parts, Result, StepOutput};
 pub use strategy::DataParallel;

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Basic};
 use burn_train::{ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput};
 use epl_comm::{ProcessGroup, ReduceOp};
-use epl_core::Result;
+pub use epl_core::Result;
 
 /// What a step returns for metrics, of which those of the parts of a batch make that of the batch.
 ///

@@ -1,142 +1,29 @@
 //! The learner's epochs, as one rank runs them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::DataLoaderIterator;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::ParamId;
+use burn::module::{ModuleMapper, Param, ParamId};
 use burn::optim::OptimizerRecord;
-use burn::tensor::Device;
+use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 use burn_train::{
-    InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel, SupervisedTrainingEventProcessor, TrainLoader,
-    TrainOutput, TrainStep, TrainingComponents, TrainingError, ValidLoader,
+    InferenceStep, Learner, LearnerEvent, LearnerModel, TrainLoader, TrainOutput, TrainStep, ValidLoader,
 };
 use epl_comm::ReduceOp;
 use epl_core::data::{BatchShard, Rows};
-use epl_core::optim::{OptimizerConfig, WholeStates};
+use epl_core::optim::OptimizerConfig;
 use epl_core::{Engine, Epl, Error, Result, WithBackward};
 
 use crate::batch::{self, Part, Weight, Whole};
-use crate::check;
 use crate::desk::{At, Desk, processed};
 use crate::feed::{Fed, Feed};
 use crate::output::{self, Parts, StepOutput};
 use crate::records;
-use crate::strategy::DataParallel;
+use crate::shared::{AtDesk, Reads, Shared, TrainInput, lock};
 
-type TrainInput<M> = <M as TrainStep>::Input;
 type TrainOut<M> = <M as TrainStep>::Output;
-type ValidInput<M> = <M as InferenceStep>::Input;
-
-/// What the ranks of a process have in common.
-pub(crate) struct Shared<'a, M: LearnerModel, O> {
-    strategy: &'a DataParallel<O, TrainInput<M>>,
-    learner: Mutex<Learner<M>>,
-    /// The first rank's while it runs.
-    desk: Mutex<Option<Desk<M>>>,
-    loaders: (TrainLoader<M>, ValidLoader<M>),
-    feeds: (Feed<TrainInput<M>>, Feed<ValidInput<M>>),
-    /// Whether a rank of this process reads for all.
-    is_read: AtomicBool,
-    device: OnceLock<Device>,
-    /// The optimizer's state that the learner came with.
-    states: OnceLock<WholeStates>,
-    epochs: core::ops::RangeInclusive<usize>,
-    accumulation: usize,
-    saves: bool,
-    interrupter: Interrupter,
-    failed: Mutex<Option<TrainingError>>,
-}
-
-impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
-    /// Of a run that begins with this epoch.
-    pub fn new(
-        strategy: &'a DataParallel<O, TrainInput<M>>,
-        parts: TrainingComponents<M>,
-        learner: Learner<M>,
-        loaders: (TrainLoader<M>, ValidLoader<M>),
-        first: usize,
-    ) -> Self {
-        let TrainingComponents { num_epochs, checkpointer, grad_accumulation, interrupter, .. } = parts;
-        let (saves, early_stopping) = (checkpointer.is_some(), parts.early_stopping);
-        let (processor, store) = (parts.event_processor, parts.event_store);
-        let accumulation = grad_accumulation.unwrap_or(1);
-        let desk = Desk { processor, checkpointer, early_stopping, store, interrupter: interrupter.clone() };
-        Self {
-            strategy,
-            learner: Mutex::new(learner),
-            desk: Mutex::new(Some(desk)),
-            loaders,
-            feeds: (Feed::new(accumulation), Feed::new(1)),
-            is_read: AtomicBool::new(false),
-            device: OnceLock::new(),
-            states: OnceLock::new(),
-            epochs: first..=num_epochs,
-            accumulation,
-            saves,
-            interrupter,
-            failed: Mutex::new(None),
-        }
-    }
-
-    /// Before ranks run: the model's first values, in the order in which it has its parameters, and the optimizer's state.
-    ///
-    /// # Errors
-    ///
-    /// When the state is not that of the model, or the learner's optimizer is another than the strategy's.
-    pub fn prepare(&self) -> Result<()> {
-        let mut learner = lock(&self.learner);
-        records::paths(&learner.model());
-        let states = match lock(&self.desk).as_ref() {
-            Some(desk) => records::states(&learner, &desk.store)?,
-            None => WholeStates::new(),
-        };
-        learner.load_optim(OptimizerRecord::default());
-        let _ = self.states.set(states);
-        check::same_optimizer(&learner, &self.strategy.optimizer)
-    }
-
-    /// What went wrong, where the learner has a word for it.
-    pub fn failed(&self) -> Option<TrainingError> {
-        lock(&self.failed).take()
-    }
-
-    /// What the learner goes on with.
-    pub fn into_result(self) -> (M, SupervisedTrainingEventProcessor<M>) {
-        let model = self.learner.into_inner().unwrap_or_else(PoisonError::into_inner).model();
-        let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (model, desk.unwrap_or_else(|| unreachable!("the first rank gives it back")).processor)
-    }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Has the desk as long as it lives.
-struct AtDesk<'a, M: LearnerModel> {
-    desk: Option<Desk<M>>,
-    back: &'a Mutex<Option<Desk<M>>>,
-}
-
-impl<M: LearnerModel> Drop for AtDesk<'_, M> {
-    fn drop(&mut self) {
-        if let Some(desk) = self.desk.take() {
-            *lock(self.back) = Some(desk);
-        }
-    }
-}
-
-/// Lets go who waits for what this rank reads.
-struct Reads<'a, I, J>(&'a (Feed<I>, Feed<J>));
-
-impl<I, J> Drop for Reads<'_, I, J> {
-    fn drop(&mut self) {
-        self.0.0.close();
-        self.0.1.close();
-    }
-}
 
 /// What the steps of this rank returned for metrics, with the number of the batch in its step.
 type Outbox<T> = Arc<Mutex<Vec<(usize, T)>>>;
@@ -152,7 +39,7 @@ where
     O: OptimizerConfig + Sync,
 {
     let mut device = epl.place().device().clone();
-    if shared.strategy.checkpointing {
+    if shared.told.checkpointing {
         device = device.gradient_checkpointing();
     }
     let first = shared.device.get_or_init(|| device.clone());
@@ -171,10 +58,26 @@ where
     let mut learner = lock(&shared.learner).clone();
     let ids = records::paths(&learner.model()).into_iter().map(|(_, id)| id).collect();
     learner.fork(&device);
-    let (outbox, model) = (Outbox::<TrainOut<M>>::default(), learner.model());
+    let (outbox, mut model) = (Outbox::<TrainOut<M>>::default(), learner.model());
+    if shared.told.checkpointing {
+        model = model.map(&mut RunAgain);
+    }
     let engine = engine(&epl, shared, model, &outbox)?;
     let run = RankRun { shared, engine, learner, ids, outbox, at_desk, reads: loaders, taken: (0, 0) };
     run.all()
+}
+
+/// Lets the operations of a model's parameters be run again in backward, which a fork to such a device does not.
+struct RunAgain;
+
+impl ModuleMapper for RunAgain {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let asks = value.is_require_grad();
+            let again = Tensor::from_inner(value.inner());
+            again.with_gradient_checkpointing_strategy(GradientCheckpointingStrategy::Balanced).set_require_grad(asks)
+        })
+    }
 }
 
 /// The engine of a rank.
@@ -188,7 +91,7 @@ where
     M: LearnerModel + TrainStep<Input: Rows>,
     O: OptimizerConfig,
 {
-    let weight = shared.strategy.weight.clone();
+    let weight = shared.told.weight.clone();
     let wrapped = |_: &epl_core::Place| {
         let (outbox, weight) = (outbox.clone(), weight.clone());
         let step = move |model: &M, part: &Part<TrainInput<M>>| {
@@ -199,7 +102,7 @@ where
         };
         WithBackward::new(model.clone(), step).weighted_by(move |part: &Part<_>| part.share(weight.as_ref()))
     };
-    let mut engine = Engine::build(epl, wrapped, &shared.strategy.optimizer)?;
+    let mut engine = Engine::build(epl, wrapped, &shared.told.optimizer)?;
     let (world, mesh) = (engine.context().world().size(), engine.context().mesh());
     if mesh.replicas() != world {
         return Err(Error::invalid(format!(
@@ -296,7 +199,7 @@ where
         let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter()));
         let (mut iteration, mut held) = (0, Vec::new());
         loop {
-            let weight = self.shared.strategy.weight.as_ref();
+            let weight = self.shared.told.weight.as_ref();
             let fed = next(self.shared, &mut source, &self.shared.feeds.0, self.taken.0, weight, &self.engine)?;
             self.taken.0 += 1;
             let is_end = fed.is_none();
@@ -331,7 +234,7 @@ where
         for (number, (whole, at)) in held.into_iter().enumerate() {
             let own: Vec<_> =
                 core::iter::from_fn(|| outputs.next_if(|(of, _)| *of == number)).map(|(_, output)| output).collect();
-            let output = self.joined(&whole, own, self.shared.strategy.weight.as_ref())?;
+            let output = self.joined(&whole, own, self.shared.told.weight.as_ref())?;
             let rate = Some(if number == last { rates.clone() } else { before.clone() });
             self.at_desk(|desk| desk.train(processed(output, At { rate, ..at })));
         }

@@ -13,9 +13,9 @@ use epl_core::data::Rows;
 use epl_core::optim::OptimizerConfig;
 use epl_core::{Error, Result};
 
-use crate::batch::Weight;
 use crate::output::StepOutput;
-use crate::rank::{self, Shared};
+use crate::rank;
+use crate::shared::{Shared, Told};
 
 /// A strategy of Burn's supervised learner: data parallel over the ranks of a [`Config`], whose options say the rest, such as
 /// `zero.level`, `offload.level`, `train.clip_norm`, `pipeline.num_micro_batch`.
@@ -28,7 +28,7 @@ use crate::rank::{self, Shared};
 ///
 /// fn on_two_ranks<M>(training: SupervisedTraining<M>) -> epl_core::Result<SupervisedTraining<M>>
 /// where
-///     M: LearnerModel<> + TrainStep<Input: Rows, Output: StepOutput> + InferenceStep<Input: Rows, Output: StepOutput>,
+///     M: LearnerModel + TrainStep<Input: Rows, Output: StepOutput> + InferenceStep<Input: Rows, Output: StepOutput>,
 /// {
 ///     let config = Config::new().with("cluster.ranks", 2)?.with("zero.level", "v1")?;
 ///     Ok(training.with_training_strategy(DataParallel::new(&config, AdamConfig::new())?.into()))
@@ -41,10 +41,7 @@ use crate::rank::{self, Shared};
 /// optimizer is the one that is given here, too.
 pub struct DataParallel<O, I> {
     config: Config,
-    pub(crate) optimizer: O,
-    pub(crate) weight: Option<Weight<I>>,
-    /// Whether Burn's autodiff runs memory-bound operations again.
-    pub(crate) checkpointing: bool,
+    told: Told<O, I>,
 }
 
 impl<O: OptimizerConfig, I> DataParallel<O, I> {
@@ -56,21 +53,21 @@ impl<O: OptimizerConfig, I> DataParallel<O, I> {
     pub fn new(config: &Config, optimizer: O) -> Result<Self> {
         config.validate()?;
         refuse(config)?;
-        Ok(Self { config: config.clone(), optimizer, weight: None, checkpointing: false })
+        Ok(Self { config: config.clone(), told: Told { optimizer, weight: None, checkpointing: false } })
     }
 
     /// Says what the loss of a batch is a mean over, where it is not its rows: the targets that are no padding, or the sum of the
     /// weights of their classes.
     #[must_use]
     pub fn weighted_by(self, weight: impl Fn(&I) -> f64 + Send + Sync + 'static) -> Self {
-        Self { weight: Some(Arc::new(weight)), ..self }
+        Self { told: Told { weight: Some(Arc::new(weight)), ..self.told }, ..self }
     }
 
     /// Runs memory-bound operations again in backward, in the place of `SupervisedTraining::gradient_checkpointing`, which reaches
     /// Burn's own strategies only.
     #[must_use]
     pub fn gradient_checkpointing(self) -> Self {
-        Self { checkpointing: true, ..self }
+        Self { told: Told { checkpointing: true, ..self.told }, ..self }
     }
 }
 
@@ -181,7 +178,7 @@ where
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         let interrupter = training_components.interrupter.clone();
         let loaders = (dataloader_train, dataloader_valid);
-        let shared = Shared::new(self, training_components, learner, loaders, starting_epoch);
+        let shared = Shared::new(&self.told, training_components, learner, loaders, starting_epoch);
         let ran = shared.prepare().and_then(|()| epl_core::launch(&self.config, |epl| rank::run(epl, &shared)));
         if let Err(error) = &ran {
             let failed = WorkerFailure { device_id: rank_of(error), message: error.to_string() };

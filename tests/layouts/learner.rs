@@ -248,6 +248,22 @@ fn early_stopping_and_an_interruption_end_all_ranks_where_one_rank_would_end() {
 }
 
 #[test]
+fn operations_are_run_again_where_that_is_asked_for() {
+    let device = Device::default().autodiff();
+    let net = small::Net::new(&device);
+    let run = |net: small::Net, strategy: DataParallel<SgdConfig, small::Rows>| {
+        let out = tempfile::tempdir().expect("a folder");
+        let training = small::training(out.path(), 1).with_training_strategy(strategy.into());
+        let result = training.launch(Learner::new(net, SgdConfig::new().init(), 1e-1));
+        assert!(result.error.is_none(), "{:?}", result.error);
+        parameters(&result.model)
+    };
+    let strategy = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+    let found = run(net.clone().run_again(), strategy().gradient_checkpointing());
+    assert_eq!(found, run(net, strategy()));
+}
+
+#[test]
 fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
     let device = Device::default().autodiff();
     let net = small::Net::new(&device);

@@ -8,7 +8,7 @@ use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor, TensorData, TensorReadError};
+use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor, TensorData, TensorReadError};
 use burn_train::metric::store::EventStoreClient;
 use burn_train::metric::{LossMetric, Metric, MetricMetadata, MetricName, SerializedEntry};
 use burn_train::{
@@ -85,11 +85,18 @@ pub struct Net {
     line: Linear,
     /// Whether the loss is a mean over weights, and not over rows.
     is_weighted: bool,
+    /// Whether its operations are to be run again in backward.
+    is_run_again: bool,
 }
 
 impl Net {
     pub fn new(device: &Device) -> Self {
-        Self { line: LinearConfig::new(1, 1).init(device), is_weighted: false }
+        Self { line: LinearConfig::new(1, 1).init(device), is_weighted: false, is_run_again: false }
+    }
+
+    /// With a step that fails if its graph is of another kind.
+    pub fn run_again(self) -> Self {
+        Self { is_run_again: true, ..self }
     }
 
     pub fn weighted(self) -> Self {
@@ -114,6 +121,10 @@ impl TrainStep for Net {
     type Output = RegressionOutput;
 
     fn step(&self, rows: Rows) -> TrainOutput<RegressionOutput> {
+        let strategies =
+            [self.line.weight.val().gradient_checkpointing_strategy(), rows.points.gradient_checkpointing_strategy()];
+        let runs_again = |strategy| strategy == Some(GradientCheckpointingStrategy::Balanced);
+        assert_eq!(strategies.map(runs_again), [self.is_run_again; 2]);
         let output = self.output(rows);
         TrainOutput::new(self, output.loss.backward(), output)
     }
