@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release --example learner -- mnist cluster.ranks=2 zero.level=v1`
 //!
-//! Metrics are in `out/learner` then, one file for each split, epoch and metric.
+//! With `--plain` on one rank, as Burn has it; built with `--features tui`, in Burn's display. Metrics are in `out/learner`
+//! then, one file for each split, epoch and metric.
 
 mod digits;
 mod words;
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (device, folder) = (Device::default().autodiff(), PathBuf::from("out/learner").join(&which));
     device.seed(config.train.seed);
     std::fs::create_dir_all(&folder)?;
-    let (epochs, resume) = (5, None);
+    let (epochs, resume) = (20, None);
     let error = match which.as_str() {
         "mnist" => {
             let run = digits::Run { folder, net: digits::Net::new(&device), epochs, resume };
