@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! epl-launch  <-  epl-comm  <-  epl-core  <-  epl-modules  <-  epl-models  <-  epl
+//!                                         <-  epl-train (feature `train`)   <-
 //! ```
 
 pub use epl_core::*;
@@ -26,6 +27,12 @@ pub mod modules {
 /// Whole models: `epl-models`.
 pub mod models {
     pub use epl_models::*;
+}
+
+/// Burn's supervised learner over ranks: `epl-train`.
+#[cfg(feature = "train")]
+pub mod train {
+    pub use epl_train::*;
 }
 
 /// What most programs need.
@@ -61,6 +68,7 @@ mod pages {
     page! {
         Start: "start.md",
         Own: "own.md",
+        Learner: "learner.md",
         MixedPrecision: "strategies/mixed-precision.md",
         Evaluating: "evaluating.md",
         HuggingFace: "huggingface.md"

@@ -14,6 +14,7 @@ mod custom_trainer;
 mod decoders;
 mod f32;
 mod f64;
+mod learner;
 mod lora_amp;
 mod lora_f64;
 mod newcomer;

@@ -109,7 +109,9 @@ fn code_in_the_book_is_compiled() {
 /// The program's texts, as they are shown: a line that goes on is one with the next.
 fn texts() -> String {
     let mut all = String::new();
-    for folder in ["epl-comm/src", "epl-core/src", "epl-launch/src", "epl-modules/src", "epl-models/src", "src"] {
+    for folder in
+        ["epl-comm/src", "epl-core/src", "epl-launch/src", "epl-modules/src", "epl-models/src", "epl-train/src", "src"]
+    {
         for file in found(folder, ".rs") {
             let text = read(&file);
             let mut lines = text.split("\\\n");

@@ -15,7 +15,7 @@ use crate::source::imports::{check_imports, modules};
 use crate::source::orphans::orphans;
 use crate::source::size::check_size;
 
-const CRATES: [&str; 5] = ["epl-launch", "epl-comm", "epl-core", "epl-modules", "epl-models"];
+const CRATES: [&str; 6] = ["epl-launch", "epl-comm", "epl-core", "epl-modules", "epl-models", "epl-train"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

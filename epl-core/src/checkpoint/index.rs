@@ -95,6 +95,28 @@ pub enum Scalar {
     Bool(bool),
 }
 
+impl From<burn_pack::Scalar> for Scalar {
+    fn from(value: burn_pack::Scalar) -> Self {
+        match value {
+            burn_pack::Scalar::UInt(value) => Self::Uint(value),
+            burn_pack::Scalar::Int(value) => Self::Int(value),
+            burn_pack::Scalar::Float(value) => Self::Float(value),
+            burn_pack::Scalar::Bool(value) => Self::Bool(value),
+        }
+    }
+}
+
+impl From<Scalar> for burn_pack::Scalar {
+    fn from(value: Scalar) -> Self {
+        match value {
+            Scalar::Uint(value) => Self::UInt(value),
+            Scalar::Int(value) => Self::Int(value),
+            Scalar::Float(value) => Self::Float(value),
+            Scalar::Bool(value) => Self::Bool(value),
+        }
+    }
+}
+
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

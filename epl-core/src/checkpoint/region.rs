@@ -17,6 +17,8 @@ use std::collections::BinaryHeap;
 use std::iter::Peekable;
 use std::ops::Range;
 
+use burn::tensor::TensorData;
+
 use crate::error::{Error, Result};
 
 /// Elements of a tensor: a box, and of the box, flattened, a range.
@@ -81,6 +83,23 @@ impl Region {
     pub fn part(&self, range: Range<usize>) -> Self {
         let (start, end) = (self.flat.start + range.start, self.flat.start + range.end);
         Self { flat: start.min(self.flat.end)..end.min(self.flat.end), ..self.clone() }
+    }
+
+    /// These elements of a tensor that is there as a whole, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor of this name has another shape.
+    pub(crate) fn of_whole(&self, name: &str, whole: &TensorData) -> Result<TensorData> {
+        let (shape, size) = (whole.shape().to_vec(), whole.dtype().size());
+        if shape != self.whole {
+            return Err(Error::Parameter {
+                name: name.to_string(),
+                reason: format!("has the shape {shape:?}, and {:?} is asked for", self.whole),
+            });
+        }
+        let runs = self.runs().map(|run| &whole.as_bytes()[run.start * size..run.end * size]);
+        Ok(TensorData::from_bytes_vec(runs.collect::<Vec<_>>().concat(), [self.numel()], whole.dtype()))
     }
 
     /// How many elements.

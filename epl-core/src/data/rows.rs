@@ -234,14 +234,28 @@ where
     ///
     /// As [`step`](Self::step) and [`micro_batches`]; when ranks have different batches, before anything is updated.
     pub fn train_batch(&mut self, batch: &M::Batch, rate: f64) -> Result<StepReport> {
+        self.train_batches(core::slice::from_ref(batch), rate)
+    }
+
+    /// [`train_batch`](Self::train_batch) of several batches in one step, each of which is cut by itself: `pipeline.num_micro_batch`
+    /// micro-batches of each. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`train_batch`](Self::train_batch).
+    pub fn train_batches(&mut self, batches: &[M::Batch], rate: f64) -> Result<StepReport> {
         let (share, (first, has_compared)) = (BatchShard::of(self.context(), self.num_micro_batch())?, self.drawn());
-        let rows = batch.rows()?;
         let mut digest = Digest { in_full: !has_compared, ..Digest::default() };
-        if self.context().world().size() > 1 {
-            batch.digest(&mut digest);
+        let (mut rows, mut cut) = (0, Vec::new());
+        for batch in batches {
+            if self.context().world().size() > 1 {
+                batch.digest(&mut digest);
+            }
+            cut.extend(micro_batches(batch, share, first + rows as u64)?);
+            rows += batch.rows()?;
         }
         let given = Given::whole(rows, digest.hasher.finish());
-        let report = self.step_given(micro_batches(batch, share, first)?, given, rate)?;
+        let report = self.step_given(cut, given, rate)?;
         self.draw(rows as u64);
         Ok(report)
     }

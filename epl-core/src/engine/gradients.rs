@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use burn::module::{Module, Param, ParamId};
+use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
 use super::meter::{Lease, Meter, bytes};
@@ -10,6 +11,33 @@ use crate::error::{Error, Result};
 use crate::model::precision::cast;
 use crate::params::ParamRecord;
 use crate::params::walk::{self, At, Visit};
+
+/// What a backward left for the parameters.
+pub(crate) enum Found {
+    /// Of Burn's own, of the graph that a segment's forward left.
+    Graph(Gradients),
+    /// What a model has differentiated itself, and what it is to be multiplied by.
+    Given(GradientsParams, f64),
+}
+
+impl Found {
+    /// Takes that of a parameter.
+    fn remove<const D: usize>(&mut self, id: ParamId, value: &Tensor<D>) -> Option<Tensor<D>> {
+        match self {
+            Self::Graph(gradients) => value.grad_remove(gradients),
+            Self::Given(gradients, 1.0) => gradients.remove(id),
+            Self::Given(gradients, factor) => gradients.remove(id).map(|gradient: Tensor<D>| gradient * *factor),
+        }
+    }
+
+    /// How many are left that the model has given.
+    fn left(&self) -> usize {
+        match self {
+            Self::Graph(_) => 0,
+            Self::Given(gradients, _) => gradients.len(),
+        }
+    }
+}
 
 /// Gradients by parameter, flattened: a view, not a copy, for the contiguous tensors that products return.
 pub(crate) struct GradientStore {
@@ -40,9 +68,16 @@ impl GradientStore {
         model: &M,
         records: &[ParamRecord],
         segment: usize,
-        gradients: &mut Gradients,
+        mut found: Found,
     ) -> Result<()> {
-        walk::visit(model, records, &mut Collector { store: self, gradients, segment })
+        walk::visit(model, records, &mut Collector { store: self, found: &mut found, segment })?;
+        match found.left() {
+            0 => Ok(()),
+            left => Err(Error::invalid(format!(
+                "the model gave the gradients of {left} parameters that it does not have, or that are frozen; take them by \
+                 `GradientsParams::from_grads` from the model that ran"
+            ))),
+        }
     }
 
     /// Adds a flat gradient.
@@ -102,7 +137,7 @@ fn own_part(gradient: Tensor<1>, record: &ParamRecord) -> Tensor<1> {
 
 struct Collector<'a> {
     store: &'a mut GradientStore,
-    gradients: &'a mut Gradients,
+    found: &'a mut Found,
     segment: usize,
 }
 
@@ -114,7 +149,7 @@ impl Visit for Collector<'_> {
         if !base.is_require_grad() {
             return Ok(());
         }
-        let Some(gradient) = base.grad_remove(self.gradients) else { return Ok(()) };
+        let Some(gradient) = self.found.remove(param.id, &base) else { return Ok(()) };
         if !record.segments.contains(&self.segment) {
             return Err(Error::Parameter {
                 name: record.name.clone(),

@@ -24,8 +24,8 @@
 //! - `replicas`: whether replicas hold the same bits.
 //! - `forward`: segments without a graph, through all stages; `evaluation`: the loss, and what is measured, over many
 //!   micro-batches; `decoding`: generation, step after step.
-//! - `snapshot`, `states`: what this rank writes of a checkpoint; `restore`, `restore_states`: what it reads of one;
-//!   `save`: all ranks together.
+//! - `snapshot`, `states`: what this rank writes of a checkpoint; `restore`, `restore_states`: what it reads of one, or of a
+//!   `state_source` in memory; `save`: all ranks together.
 //! - `gather`: whole tensors from the ranks' slices, for tests and parity checks.
 
 mod accumulated;
@@ -68,6 +68,7 @@ mod save;
 mod snapshot;
 mod sparse;
 mod state;
+mod state_source;
 mod states;
 mod statistics;
 mod step;

@@ -24,11 +24,12 @@ impl<M: Model> Engine<M> {
             None => "look for such a number in the batch, or lower the learning rate".to_string(),
         };
         let found = [self.bad_samples(not_finite)?, self.first_bad_gradient(&store)?].concat();
+        // A model that differentiates itself tells none.
+        let loss = if report.terms.is_empty() { String::new() } else { format!(" (loss {})", report.loss) };
         Ok(Error::invalid(format!(
-            "the norm of the gradients is {} at step {} (loss {}): {found}{remedy}",
+            "the norm of the gradients is {} at step {}{loss}: {found}{remedy}",
             report.grad_norm,
-            self.next_step(),
-            report.loss
+            self.next_step()
         )))
     }
 

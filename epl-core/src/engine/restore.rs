@@ -35,7 +35,7 @@ impl<M: Model> ModelState<M> {
     pub fn restore(&mut self, setup: Setup<'_>, checkpoint: &Arc<Checkpoint>) -> Result<()> {
         let state = self.state_in(checkpoint)?;
         self.check_names(setup.plan, checkpoint)?;
-        let states = StatesOf::find(setup.plan, checkpoint)?;
+        let states = StatesOf::find(setup.plan, &**checkpoint)?;
         self.load_model(setup, checkpoint)?;
         states.load(setup, self)?;
         // Of another type the scale follows another law: it begins anew, as where there was none.

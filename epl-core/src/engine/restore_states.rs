@@ -1,14 +1,14 @@
-//! The optimizer's state, from a checkpoint.
+//! The optimizer's state, from a checkpoint or from memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use burn::tensor::{DType, Device, TensorData};
 
 use super::away::OnePassUpdate;
 use super::state::{ModelState, Setup};
+use super::state_source::StateSource;
 use super::update::update_device;
-use crate::checkpoint::{Checkpoint, Region, Scalar, names};
+use crate::checkpoint::{Region, Scalar, names};
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::optim::{PerParameter, StateField, StateFields};
@@ -16,8 +16,8 @@ use crate::params::{ParamRecord, ParamTable};
 use crate::plan::Plan;
 
 /// Where the state of the parameters lies that a rank updates.
-pub(super) struct StatesOf {
-    checkpoint: Arc<Checkpoint>,
+pub(super) struct StatesOf<'a> {
+    stored: &'a dyn StateSource,
     /// By the numbers of their records.
     fields: BTreeMap<usize, StoredState>,
 }
@@ -41,32 +41,32 @@ impl StoredState {
     }
 }
 
-impl StatesOf {
+impl<'a> StatesOf<'a> {
     /// Finds the state of this rank's parameters.
     ///
     /// # Errors
     ///
     /// When some is of a parameter that is not trained here, one that is trained has none and others have some, or a field is
     /// there for some parameters only.
-    pub fn find(plan: &Plan, checkpoint: &Arc<Checkpoint>) -> Result<Self> {
+    pub fn find(plan: &Plan, source: &'a dyn StateSource) -> Result<Self> {
         let mut by_name: BTreeMap<&str, StoredState> = BTreeMap::new();
-        for name in checkpoint.index().tensors.keys() {
+        for name in source.tensors() {
             if let Some((path, field)) = names::state(name) {
-                by_name.entry(path).or_default().tensors.insert(field.to_string(), name.clone());
+                by_name.entry(path).or_default().tensors.insert(field.to_string(), name.to_string());
             }
         }
-        for (name, value) in &checkpoint.index().scalars {
+        for (name, value) in source.scalars() {
             if let Some((path, field)) = names::state(name) {
                 by_name.entry(path).or_default().scalars.insert(field.to_string(), *value);
             }
         }
-        check_fields(checkpoint, &by_name)?;
+        check_fields(source, &by_name)?;
         let other = by_name.keys().next().map(|name| name.to_string());
         let mut fields = BTreeMap::new();
         for (number, record) in plan.records().iter().enumerate() {
             let Some(stored) = by_name.remove(record.name.as_str()) else {
                 if let (Some(other), true) = (&other, record.trainable && record.global_numel() > 0) {
-                    return Err(without_state(record, other, checkpoint));
+                    return Err(without_state(record, other, source));
                 }
                 continue;
             };
@@ -75,7 +75,7 @@ impl StatesOf {
                     name: record.name.clone(),
                     reason: format!(
                         "is frozen, and {} has optimizer state of it; train the same parameters",
-                        checkpoint.folder().display()
+                        source.place().display()
                     ),
                 });
             }
@@ -84,9 +84,9 @@ impl StatesOf {
             }
         }
         match by_name.keys().next() {
-            None => Ok(Self { checkpoint: checkpoint.clone(), fields }),
+            None => Ok(Self { stored: source, fields }),
             Some(name) => Err(Error::file(
-                checkpoint.folder(),
+                source.place(),
                 format!("it has optimizer state of `{name}`, which is no parameter of this model"),
             )),
         }
@@ -107,9 +107,9 @@ impl StatesOf {
             let own = if flat.contains(number) { vec![range.len()] } else { record.shape() };
             let mut fields = stored.numbers();
             for (field, name) in &stored.tensors {
-                let shape = &self.checkpoint.entry(name)?.shape;
-                let shape = if *shape == record.global_shape { own.clone() } else { shape.clone() };
-                let (bytes, _, dtype) = read(&self.checkpoint, name, record, range.clone())?.into_parts();
+                let shape = self.stored.shape(name)?;
+                let shape = if shape == record.global_shape { own.clone() } else { shape };
+                let (bytes, _, dtype) = read(self.stored, name, record, range.clone())?.into_parts();
                 check_type(record, dtype, &device)?;
                 fields.insert(field.clone(), StateField::Tensor(TensorData::from_bytes(bytes, shape, dtype)));
             }
@@ -147,7 +147,7 @@ impl StatesOf {
             name: record.name.clone(),
             reason: format!(
                 "has the optimizer state {names:?} in {}, and this optimizer {known}; go on with the settings that saved it",
-                self.checkpoint.folder().display()
+                self.stored.place().display()
             ),
         }
     }
@@ -162,7 +162,7 @@ impl StatesOf {
                 let wrong = |reason: String| Error::Parameter { name: record.name.clone(), reason };
                 let mut fields = BTreeMap::new();
                 for (field, name) in &stored.tensors {
-                    fields.insert(field.clone(), read(&self.checkpoint, name, record, record.own_range())?);
+                    fields.insert(field.clone(), read(self.stored, name, record, record.own_range())?);
                 }
                 let steps = stored.scalars.values().find_map(|value| match value {
                     Scalar::Uint(steps) => usize::try_from(*steps).ok(),
@@ -199,28 +199,28 @@ fn check_type(record: &ParamRecord, stored: DType, device: &Device) -> Result<()
 }
 
 /// A trained parameter whose state would begin anew, beside others that go on.
-fn without_state(record: &ParamRecord, other: &str, checkpoint: &Checkpoint) -> Error {
+fn without_state(record: &ParamRecord, other: &str, source: &dyn StateSource) -> Error {
     Error::Parameter {
         name: record.name.clone(),
         reason: format!(
             "is trained, and has no optimizer state in {}, where `{other}` has some; train the same parameters, or load the \
              parameters alone, so that all state begins anew",
-            checkpoint.folder().display()
+            source.place().display()
         ),
     }
 }
 
 /// Whether all parameters that have state have the same fields: what is missing would begin anew without a word.
-fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, StoredState>) -> Result<()> {
+fn check_fields(source: &dyn StateSource, stored: &BTreeMap<&str, StoredState>) -> Result<()> {
     // Some optimizers keep other state of a vector than of a matrix.
     let mut first: BTreeMap<usize, (&str, BTreeSet<String>)> = BTreeMap::new();
     for (name, stored) in stored {
-        let dims = checkpoint.entry(&names::of_parameter(name))?.shape.len();
+        let dims = source.shape(&names::of_parameter(name))?.len();
         let own: BTreeSet<String> = stored.names().cloned().collect();
         let (other, expected) = first.entry(dims).or_insert_with(|| (name, own.clone()));
         if own != *expected {
             return Err(Error::file(
-                checkpoint.folder(),
+                source.place(),
                 format!(
                     "the optimizer's state of `{name}` has the fields {own:?}, and that of `{other}` {expected:?}: it is \
                      damaged; take another checkpoint"
@@ -233,13 +233,14 @@ fn check_fields(checkpoint: &Checkpoint, stored: &BTreeMap<&str, StoredState>) -
 
 /// Reads a tensor of a parameter's state: of one that has an element for each of the parameter's, this rank's.
 fn read(
-    checkpoint: &Checkpoint,
+    source: &dyn StateSource,
     name: &str,
     record: &ParamRecord,
     range: core::ops::Range<usize>,
 ) -> Result<TensorData> {
-    match checkpoint.entry(name)?.shape == record.global_shape {
-        true => checkpoint.read(name, &Region::of(&record.global_shape, &record.ranges())?.part(range)),
-        false => checkpoint.read_whole(name),
+    let shape = source.shape(name)?;
+    match shape == record.global_shape {
+        true => source.read(name, &Region::of(&record.global_shape, &record.ranges())?.part(range)),
+        false => source.read(name, &Region::all(&shape)),
     }
 }

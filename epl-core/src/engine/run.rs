@@ -14,13 +14,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use burn::tensor::{Gradients, Tensor};
 use epl_comm::{OperationPhase, Recording, timed};
 
 use super::accumulated::Accumulated;
 use super::batches::Given;
 use super::explained::explained;
-use super::gradients::GradientStore;
+use super::gradients::{Found, GradientStore};
 use super::idle::Work;
 use super::links::StageLinks;
 use super::local_clip::LocalClip;
@@ -37,7 +36,7 @@ use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::context::NanCauses;
-use crate::model::loss::{Loss, Term, TermWeights};
+use crate::model::loss::{Differentiated, Loss, Term, TermWeights};
 use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
@@ -79,8 +78,8 @@ struct Flight<'a, M: Model> {
 
 /// Where a part's forward has ended, and its backward begins.
 enum End {
-    /// At the loss; the root is what is differentiated, `own` are the micro-batch's weights.
-    Loss { root: Box<Tensor<1>>, loss: Loss, causes: NanCauses, own: TermWeights },
+    /// At the loss; at `start` begins what is differentiated, `own` are the micro-batch's weights.
+    Loss { start: Start, loss: Loss, causes: NanCauses, own: TermWeights },
     /// At the entrance of another part, which sends the gradients.
     Exit,
 }
@@ -195,22 +194,50 @@ impl<'a, M: Model> StepRun<'a, M> {
         let own = self.own_weights[number].clone();
         // What is handed out of 16 bits is summed in f32.
         let loss = || model.loss(widen_carry(exit), batch);
-        let loss = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let mut loss = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
-        let weight = |weights: &TermWeights, term: &Term| weights.get(term.name).unwrap_or(0.0);
-        let scale = |term: &Term| match micro_batch.empty {
+        let scale = |name: &str, coefficient: f64, to_sum: f64| match micro_batch.empty {
             true => 0.0,
             false => {
-                let (to_sum, weight) = (term.to_sum(weight(&own, term)), weight(&self.weights, term));
-                weights::seed(term.coefficient, to_sum, weight, self.engine.plan.settings.reduce)
+                let weight = self.weights.get(name).unwrap_or(0.0);
+                weights::seed(coefficient, to_sum, weight, self.engine.plan.settings.reduce)
             }
         };
-        let loss_scale = self.engine.state.loss_scale();
-        let root =
-            loss.terms.iter().map(|term| widen(term.value.clone()) * (scale(term) * loss_scale)).reduce(|a, b| a + b);
-        let root = root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?;
-        Ok(End::Loss { root: Box::new(root), loss, causes, own })
+        let start = match loss.differentiated.take() {
+            Some(given) => {
+                self.check_given(model)?;
+                let Differentiated { name, gradients, coefficient } = *given;
+                let factor = scale(name, coefficient, own.get(name).unwrap_or(0.0));
+                Start::Given(Box::new(Found::Given(gradients, factor)))
+            }
+            None => {
+                let to_sum = |term: &Term| term.to_sum(own.get(term.name).unwrap_or(0.0));
+                let factor =
+                    |term: &Term| scale(term.name, term.coefficient, to_sum(term)) * self.engine.state.loss_scale();
+                let root = loss.terms.iter().map(|term| widen(term.value.clone()) * factor(term)).reduce(|a, b| a + b);
+                Start::Root(Box::new(root.ok_or_else(|| Error::invalid("the model returned a loss without a term"))?))
+            }
+        };
+        Ok(End::Loss { start, loss, causes, own })
+    }
+
+    /// Refuses gradients that the model gives where more is needed than them, or they are not of what the model is given.
+    fn check_given(&self, model: &M) -> Result<()> {
+        let refused = |why: String| {
+            Err(Error::invalid(format!("the model differentiates its loss itself (`Loss::of_gradients`), and {why}")))
+        };
+        match self.engine.plan.half {
+            _ if model.segments() > 1 => refused(format!(
+                "has {} segments, of which those before the last would have no gradients; give it one",
+                model.segments()
+            )),
+            Some(half) => refused(format!(
+                "amp.level has it compute in {:?}, by a loss that is scaled; leave amp.level out",
+                half.dtype()
+            )),
+            None => Ok(()),
+        }
     }
 
     fn backward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
@@ -219,7 +246,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let flight = self.in_flight.remove(&(number, chunk));
         let Flight { batch, tape, end } = flight.expect("a verified schedule goes forward before it goes backward");
         let (start, told) = match end {
-            End::Loss { root, loss, causes, own } => (Start::Root(root), Some((loss, causes, own))),
+            End::Loss { start, loss, causes, own } => (start, Some((loss, causes, own))),
             End::Exit => (Start::Exit(self.links.receive_gradients(number, part)?), None),
         };
         let micro_batch = &self.micro_batches[number];
@@ -239,10 +266,10 @@ impl<'a, M: Model> StepRun<'a, M> {
     }
 
     /// Takes what the backward of a segment left, and starts the buckets that it completes.
-    fn take_gradients(&mut self, segment: usize, model: Seen<'_, M>, gradients: Option<Gradients>) -> Result<()> {
+    fn take_gradients(&mut self, segment: usize, model: Seen<'_, M>, found: Option<Found>) -> Result<()> {
         let plan = &self.engine.plan;
-        if let Some(mut gradients) = gradients {
-            self.store.collect(&*model, &plan.params.records, segment, &mut gradients)?;
+        if let Some(found) = found {
+            self.store.collect(&*model, &plan.params.records, segment, found)?;
         }
         // What was gathered for the segment is freed before its gradients are put together.
         self.parameters.release(model);
@@ -299,7 +326,7 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         Ok(f())
     }
 
-    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()> {
-        self.run.take_gradients(segment, model, gradients)
+    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, found: Option<Found>) -> Result<()> {
+        self.run.take_gradients(segment, model, found)
     }
 }

@@ -17,9 +17,10 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::Recording;
 
+use super::gradients::Found;
 use super::parameters::Seen;
 use crate::error::Result;
 use crate::model::carry::Carry;
@@ -53,6 +54,8 @@ enum Left<'a, M> {
 pub(crate) enum Start {
     /// At a scalar behind the last segment, which is differentiated.
     Root(Box<Tensor<1>>),
+    /// Behind the only segment, which the model has differentiated itself.
+    Given(Box<Found>),
     /// At the exit of the last segment, whose gradients are these.
     Exit(CarryGradients),
 }
@@ -79,7 +82,7 @@ pub(crate) trait Around<'a, M> {
 
     /// The gradients that a segment's backward left for the parameters of the model that it ran, as they become final;
     /// none where nothing asks for one.
-    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, gradients: Option<Gradients>) -> Result<()>;
+    fn gradients(&mut self, segment: usize, model: Seen<'a, M>, found: Option<Found>) -> Result<()>;
 }
 
 impl<'a, M: Model> Tape<'a, M> {
@@ -125,7 +128,7 @@ impl<'a, M: Model> Tape<'a, M> {
         }
         match start {
             Start::Exit(found) => Ok(found),
-            Start::Root(_) => Ok(CarryGradients::new()),
+            Start::Root(_) | Start::Given(_) => Ok(CarryGradients::new()),
         }
     }
 }
@@ -187,6 +190,10 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         };
         let root = match start {
             Start::Root(root) => Some(*root),
+            Start::Given(found) => {
+                around.gradients(segments.start, model, Some(*found))?;
+                return Ok(CarryGradients::new());
+            }
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
         let root = root.filter(Tensor::is_tracked);
@@ -197,7 +204,7 @@ impl<'a, M: Model> TapeEntry<'a, M> {
             return Ok(CarryGradients::new());
         };
         let found = entrance.map_or_else(CarryGradients::new, |carry| collect(carry, None::<&M>, &mut gradients));
-        around.gradients(segments.start, model, Some(gradients))?;
+        around.gradients(segments.start, model, Some(Found::Graph(gradients)))?;
         Ok(found)
     }
 }

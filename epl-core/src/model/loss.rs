@@ -1,5 +1,6 @@
 //! The loss contract: named terms, each a sum or a mean with its weight. Never a mean of means.
 
+use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
@@ -156,10 +157,20 @@ impl Term {
 }
 
 /// A loss of named terms: loss = Σ coefficient · Σ sum ÷ Σ weight, over all micro-batches and replicas.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Loss {
     /// The terms.
     pub terms: Vec<Term>,
+    /// What is differentiated already, in the place of the terms.
+    pub(crate) differentiated: Option<Box<Differentiated>>,
+}
+
+/// A mean loss of which only the gradients are known.
+#[derive(Debug)]
+pub(crate) struct Differentiated {
+    pub name: &'static str,
+    pub gradients: GradientsParams,
+    pub coefficient: f64,
 }
 
 impl Loss {
@@ -189,6 +200,14 @@ impl Loss {
         self.and(Term { name, value: mean, kind: TermKind::Mean, coefficient })
     }
 
+    /// A mean over what the weight `name` counts that the model has differentiated itself, as a step of Burn's learner does: the
+    /// gradients of its own parameters, as they are without a factor. A model of one segment may return it; its value is not
+    /// known, so that reports tell none.
+    #[must_use]
+    pub fn of_gradients(name: &'static str, gradients: GradientsParams, coefficient: f64) -> Self {
+        Self { terms: Vec::new(), differentiated: Some(Box::new(Differentiated { name, gradients, coefficient })) }
+    }
+
     fn and(mut self, term: Term) -> Self {
         self.terms.push(term);
         self
@@ -211,11 +230,11 @@ impl Loss {
                 term.value.dims()[0]
             )));
         }
-        match self.terms.iter().find(|term| weights.get(term.name).is_none()) {
-            Some(term) => Err(Error::invalid(format!(
-                "the loss has a term `{}`, and the model's `weights` names only {:?}; a term without a weight would \
+        let names = self.terms.iter().map(|term| term.name).chain(self.differentiated.as_ref().map(|given| given.name));
+        match names.into_iter().find(|name| weights.get(name).is_none()) {
+            Some(name) => Err(Error::invalid(format!(
+                "the loss has a term `{name}`, and the model's `weights` names only {:?}; a term without a weight would \
                  not be trained",
-                term.name,
                 weights.names()
             ))),
             None => Ok(()),

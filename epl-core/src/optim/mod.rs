@@ -32,6 +32,7 @@ pub use group_settings::GroupSettings;
 pub use groups::{ParamGroup, ParamGroups};
 pub use loss_scale::{LossScaleState, LossScaler};
 pub use optimizers::OptimizerConfig;
-pub(crate) use per_parameter::{PerParameter, StateField, StateFields};
+pub(crate) use per_parameter::PerParameter;
+pub use per_parameter::{StateField, StateFields, WholeStates};
 pub(crate) use resolved::{ResolvedGroups, ResolvedOptimizer};
 pub use variant::Variant;

@@ -17,10 +17,12 @@ use crate::error::{Error, Result};
 use crate::offload::{HostOptimizer, HostState, Ledger, Storage, Update, scaled};
 use crate::params::ParamRecord;
 
-/// One value of a parameter's state.
-#[derive(Clone, Debug)]
-pub(crate) enum StateField {
+/// One value of what an optimizer keeps of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StateField {
+    /// Such as a moment.
     Tensor(TensorData),
+    /// Such as the number of steps.
     Scalar(Scalar),
 }
 
@@ -34,8 +36,11 @@ impl StateField {
     }
 }
 
-/// By name, in a parameter's state.
-pub(crate) type StateFields = BTreeMap<String, StateField>;
+/// What an optimizer keeps of a parameter, by the names that Burn gives it.
+pub type StateFields = BTreeMap<String, StateField>;
+
+/// What an optimizer keeps of all parameters, by their paths; tensors are whole.
+pub type WholeStates = BTreeMap<String, StateFields>;
 
 /// What updates a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,8 +167,7 @@ impl PerParameter {
                 let mut sink = StateSink::default();
                 self.update(id).0.optimizer.state_flatten(PREFIX, state, &mut sink);
                 let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
-                let scalars =
-                    sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(from_burn(value))));
+                let scalars = sink.scalars.into_iter().map(|(name, value)| (name, StateField::Scalar(value.into())));
                 tensors.chain(scalars).collect()
             }
         }
@@ -230,7 +234,7 @@ impl PerParameter {
         for (name, field) in fields {
             match field {
                 StateField::Tensor(data) => tensors.push((name, data)),
-                StateField::Scalar(value) => drop(scalars.insert(name, to_burn(value))),
+                StateField::Scalar(value) => drop(scalars.insert(name, value.into())),
             }
         }
         let mut source = StateSource::new(scalars);
@@ -269,24 +273,6 @@ fn fields_of(state: &HostState, shape: &Shape) -> StateFields {
     let tensors = state.names(0).into_iter().filter_map(tensor);
     let time = state.time(0).map(|(name, steps)| (name.to_string(), StateField::Scalar(Scalar::Uint(steps as u64))));
     tensors.chain(time).collect()
-}
-
-fn from_burn(value: burn_pack::Scalar) -> Scalar {
-    match value {
-        burn_pack::Scalar::UInt(value) => Scalar::Uint(value),
-        burn_pack::Scalar::Int(value) => Scalar::Int(value),
-        burn_pack::Scalar::Float(value) => Scalar::Float(value),
-        burn_pack::Scalar::Bool(value) => Scalar::Bool(value),
-    }
-}
-
-fn to_burn(value: Scalar) -> burn_pack::Scalar {
-    match value {
-        Scalar::Uint(value) => burn_pack::Scalar::UInt(value),
-        Scalar::Int(value) => burn_pack::Scalar::Int(value),
-        Scalar::Float(value) => burn_pack::Scalar::Float(value),
-        Scalar::Bool(value) => burn_pack::Scalar::Bool(value),
-    }
 }
 
 #[cfg(test)]

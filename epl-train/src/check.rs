@@ -1,0 +1,189 @@
+//! Whether the learner's optimizer is the one that the strategy was given: it does not show its settings, so both are tried.
+
+use std::collections::HashMap;
+
+use burn::module::{ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::{Shape, Tensor, TensorData};
+use burn_train::{Learner, LearnerModel};
+use epl_core::optim::OptimizerConfig;
+use epl_core::{Error, Result};
+
+/// So many elements of parameters are tried at a time, if a parameter has no more by itself.
+const AT_A_TIME: usize = 1 << 22;
+
+/// Of so many first rates of the learner's schedule the largest is tried with.
+const RATES: usize = 1000;
+
+/// How far two updates of an element may be apart, as a part of the largest one; and of the largest value, for what is rounded.
+const TOLERANCE: f64 = 1e-3;
+const ROUNDING: f64 = 1e-6;
+
+/// Makes two steps with each parameter by either optimizer, with gradients that tell clipping, momenta and decay; the learner stays
+/// as it is. Where an optimizer has groups of EPL's, the learner's cannot have them, and nothing is compared.
+///
+/// # Errors
+///
+/// The first parameter that the two update differently.
+pub(crate) fn same_optimizer<M: LearnerModel, O: OptimizerConfig>(learner: &Learner<M>, optimizer: &O) -> Result<()> {
+    if !optimizer.groups()?.is_empty() {
+        return Ok(());
+    }
+    let Some(learner) = at_largest_rate(learner) else { return Ok(()) };
+    let mut sizes = Sizes { path: Vec::new(), found: Vec::new() };
+    learner.model().visit(&mut sizes);
+    let (mut chunk, mut elements) = (Vec::new(), 0);
+    for (path, id, size) in sizes.found {
+        if !chunk.is_empty() && elements + size > AT_A_TIME {
+            compare(&learner, optimizer, &core::mem::take(&mut chunk))?;
+            elements = 0;
+        }
+        elements += size;
+        chunk.push((path, id));
+    }
+    compare(&learner, optimizer, &chunk)
+}
+
+/// The learner with the largest of its first rates; none, if all are zero.
+fn at_largest_rate<M: LearnerModel>(learner: &Learner<M>) -> Option<Learner<M>> {
+    let (mut stepped, mut largest) = (learner.clone(), (0.0, 0));
+    for step in 1..=RATES {
+        stepped.lr_step();
+        let rate = stepped.lr_current().base();
+        if rate > largest.0 {
+            largest = (rate, step);
+        }
+    }
+    let mut at = learner.clone();
+    (0..largest.1).for_each(|_| at.lr_step());
+    (largest.0 > 0.0).then_some(at)
+}
+
+struct Sizes {
+    path: Vec<String>,
+    found: Vec<(String, ParamId, usize)>,
+}
+
+impl ModuleVisitor for Sizes {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            self.found.push((self.path.join("."), param.id, param.val().shape().num_elements()));
+        }
+    }
+}
+
+/// Compares the two for some parameters.
+fn compare<M: LearnerModel, O: OptimizerConfig>(
+    learner: &Learner<M>,
+    optimizer: &O,
+    parameters: &[(String, ParamId)],
+) -> Result<()> {
+    let names: HashMap<ParamId, &String> = parameters.iter().map(|(path, id)| (*id, path)).collect();
+    let mut theirs = learner.clone();
+    for step in 0..2 {
+        let mut gradients = Gradients { names: &names, step, gradients: GradientsParams::new() };
+        learner.model().visit(&mut gradients);
+        theirs.optimizer_step(gradients.gradients);
+    }
+    let rates = learner.lr_current();
+    let rate = |id: ParamId| rates.lr_from_param(id, names.get(&id).map(|path| path.as_str()));
+    let mut ours = Ours { names: &names, rate: &rate, optimizer: optimizer.build(), after: HashMap::new() };
+    learner.model().visit(&mut ours);
+    let mut other = Other { names: &names, ours: ours.after, differs: None };
+    theirs.model().visit(&mut other);
+    match other.differs {
+        None => Ok(()),
+        Some((name, theirs, ours)) => Err(Error::Parameter {
+            name,
+            reason: format!(
+                "is moved by {theirs:e} in two steps of the learner's optimizer, and by {ours:e} in those of the {} that the \
+                 strategy was given; give both the same settings. Groups and clipping of the learner's optimizer are not known \
+                 here: give `ParamGroups`, and train.clip_norm",
+                O::NAME
+            ),
+        }),
+    }
+}
+
+/// The gradient of a step: large in the first, small and of either sign in the second.
+fn gradient<const D: usize>(values: &Tensor<D>, step: usize) -> Tensor<D> {
+    let shape = values.shape();
+    let number = |at: usize| ((at * 7919 + step * 104_729 + 17) as f64 * 0.618_034).fract();
+    let of = |at: usize| if step == 0 { 2.0 + number(at) } else { 0.1 * (number(at) - 0.5) };
+    let numbers: Vec<f64> = (0..shape.num_elements()).map(of).collect();
+    let data = TensorData::new(numbers, Shape::from(shape.to_vec())).convert_dtype(values.dtype());
+    Tensor::from_data(data, (&values.device(), values.dtype()))
+}
+
+struct Gradients<'a> {
+    names: &'a HashMap<ParamId, &'a String>,
+    step: usize,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Gradients<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.names.contains_key(&param.id) {
+            self.gradients.register(param.id, gradient(&param.val().without_autodiff(), self.step));
+        }
+    }
+}
+
+/// Parameters after two steps of the strategy's optimizer, and what they were.
+struct Ours<'a, F, O> {
+    names: &'a HashMap<ParamId, &'a String>,
+    rate: &'a F,
+    optimizer: O,
+    after: HashMap<ParamId, [TensorData; 2]>,
+}
+
+impl<F: Fn(ParamId) -> f64, O: Optimizer> ModuleVisitor for Ours<'_, F, O> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.names.contains_key(&param.id) {
+            return;
+        }
+        let (before, rate) = (param.val().without_autodiff(), (self.rate)(param.id));
+        let (mut value, mut state) = (before.clone(), None);
+        for step in 0..2 {
+            (value, state) = self.optimizer.step(rate, value, gradient(&before, step), state);
+        }
+        self.after.insert(param.id, [value.into_data(), before.into_data()]);
+    }
+}
+
+struct Other<'a> {
+    names: &'a HashMap<ParamId, &'a String>,
+    ours: HashMap<ParamId, [TensorData; 2]>,
+    /// The name, and how far either has moved where they differ most.
+    differs: Option<(String, f64, f64)>,
+}
+
+impl ModuleVisitor for Other<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (Some(name), Some([ours, before])) = (self.names.get(&param.id), self.ours.remove(&param.id)) else {
+            return;
+        };
+        let theirs = param.val().without_autodiff().into_data();
+        let moved: Vec<(f64, f64)> = theirs
+            .iter::<f64>()
+            .zip(ours.iter::<f64>())
+            .zip(before.iter::<f64>())
+            .map(|((theirs, ours), before)| (theirs - before, ours - before))
+            .collect();
+        let largest = moved.iter().map(|(_, ours)| ours.abs()).fold(0.0, f64::max);
+        let value = before.iter::<f64>().map(f64::abs).fold(0.0, f64::max);
+        let apart = |(theirs, ours): &(f64, f64)| (theirs - ours).abs();
+        let worst = moved.iter().copied().max_by(|a, b| apart(a).total_cmp(&apart(b)));
+        if let Some((theirs, ours)) = worst.filter(|worst| apart(worst) > TOLERANCE * largest + ROUNDING * value) {
+            self.differs.get_or_insert(((*name).clone(), theirs, ours));
+        }
+    }
+}

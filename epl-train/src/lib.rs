@@ -1,0 +1,31 @@
+//! Burn's supervised learner (`burn-train`) over ranks.
+//!
+//! A program with `SupervisedTraining` and `Learner` gets [`DataParallel`] as its strategy, and runs as it did: the same
+//! batches, metrics, display, early stopping and checkpoints, each batch divided over the ranks by its rows.
+//!
+//! ```text
+//! SupervisedTraining ─ launch ─▶ DataParallel::fit ─▶ a rank a thread, with an engine each
+//!
+//! loader ──▶ batch ──┬─▶ rows of rank 0 ─▶ TrainStep::step ─▶ gradients ─┐        output ─┐
+//!                    └─▶ rows of rank 1 ─▶ TrainStep::step ─▶ gradients ─┴▶ Σ ▶ …  output ─┴▶ whole ─▶ metrics, display
+//! ```
+//!
+//! - `strategy`: what a program gives to the learner.
+//! - `batch`: a batch, and what of it a rank runs; `feed`: one loader for the ranks of a process.
+//! - `output`: outputs of the parts of a batch, put together for the metrics.
+//! - `rank`: epochs, as one rank runs them; `shared`: what those of a process have in common; `desk`: what the first rank does for all: events, checkpoints, stopping.
+//! - `records`: what the learner keeps in records, for engines, and back; `check`: whether it has the strategy's optimizer.
+#![warn(missing_docs)]
+
+mod batch;
+mod feed;
+mod output;
+mod records;
+mod check;
+mod desk;
+mod shared;
+mod rank;
+mod strategy;
+
+pub use output::{Parts, Result, StepOutput};
+pub use strategy::DataParallel;

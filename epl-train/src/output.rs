@@ -1,0 +1,145 @@
+//! Outputs of the parts of a batch, put together: what Burn's metrics are shown is what one rank's step would return.
+
+use burn::tensor::Tensor;
+use burn::tensor::kind::{Autodiff, Basic};
+use burn_train::{ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput};
+use epl_comm::{ProcessGroup, ReduceOp};
+pub use epl_core::Result;
+
+/// What a step returns for metrics, of which those of the parts of a batch make that of the batch.
+///
+/// Burn's outputs are; [`step_output!`](crate::step_output) writes it for a struct of tensors.
+pub trait StepOutput: Sized {
+    /// The output of a batch. Collective: all ranks ask for the same fields, in the same order; the first rank gets the whole.
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails.
+    fn join(parts: &Parts<'_, Self>) -> Result<Self>;
+}
+
+/// What this rank has of the outputs of a batch, in the order of the rows.
+pub struct Parts<'a, O> {
+    parts: &'a [Part<O>],
+    /// The replicas.
+    group: &'a ProcessGroup,
+}
+
+/// The output of some rows.
+pub(crate) struct Part<O> {
+    pub output: O,
+    /// How much of the batch's mean it is; none, if it counts for nothing, as it stands in for rows that there are not.
+    pub share: Option<f64>,
+}
+
+impl<'a, O> Parts<'a, O> {
+    pub(crate) fn new(parts: &'a [Part<O>], group: &'a ProcessGroup) -> Self {
+        Self { parts, group }
+    }
+
+    /// A mean over the rows, such as a loss.
+    ///
+    /// # Shapes
+    ///
+    /// - of a part, and result: `[1]`, or any, the same of all parts
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails.
+    pub fn mean<const D: usize>(&self, field: impl Fn(&O) -> Tensor<D>) -> Result<Tensor<D>> {
+        let weighed = |part: &Part<O>| {
+            let value = field(&part.output).without_autodiff();
+            match part.share {
+                Some(1.0) => value,
+                Some(share) => value * share,
+                None => value.zeros_like(),
+            }
+        };
+        let own = self
+            .parts
+            .iter()
+            .map(weighed)
+            .reduce(|sum, value| sum + value)
+            .unwrap_or_else(|| unreachable!("a rank has a part"));
+        match self.group.size() {
+            1 => Ok(own),
+            _ => Ok(self.group.all_reduce(own, ReduceOp::Sum)?),
+        }
+    }
+
+    /// Values of each row, such as logits, or targets: those of all rows, one after the other along the first dim.
+    ///
+    /// # Shapes
+    ///
+    /// - of a part: `[rows of the part, ...]`, or a multiple of these
+    /// - result: `[rows of the batch, ...]`, or the same multiple
+    ///
+    /// # Errors
+    ///
+    /// When a peer fails.
+    pub fn rows<const D: usize, K: Basic + Autodiff>(
+        &self,
+        field: impl Fn(&O) -> Tensor<D, K>,
+    ) -> Result<Tensor<D, K>> {
+        let of = |part: &Part<O>| {
+            let value = field(&part.output).without_autodiff();
+            if part.share.is_some() { value } else { value.slice_dim(0, 0..0) }
+        };
+        let own: Vec<_> = self.parts.iter().map(of).collect();
+        let own = match own.len() {
+            1 => own.into_iter().next().unwrap_or_else(|| unreachable!("it has one")),
+            _ => Tensor::cat(own, 0),
+        };
+        if self.group.size() == 1 {
+            return Ok(own);
+        }
+        let counts = self.group.all_gather_counts(&[own.dims()[0] as i64])?;
+        let sizes: Vec<usize> = counts.iter().map(|count| count[0] as usize).collect();
+        Ok(self.group.gather_uneven(own.clone(), 0, &sizes, 0)?.unwrap_or(own))
+    }
+
+    /// The same of what may be missing, in all parts alike.
+    ///
+    /// # Errors
+    ///
+    /// As [`rows`](Self::rows).
+    pub fn rows_if<const D: usize, K: Basic + Autodiff>(
+        &self,
+        field: impl Fn(&O) -> Option<Tensor<D, K>>,
+    ) -> Result<Option<Tensor<D, K>>> {
+        let is_there = self.parts.iter().all(|part| field(&part.output).is_some());
+        let there = |output: &O| field(output).unwrap_or_else(|| unreachable!("all parts have it"));
+        is_there.then(|| self.rows(there)).transpose()
+    }
+}
+
+/// Makes a struct of tensors a [`StepOutput`](crate::StepOutput), by saying of each field whether it is a `mean` over the rows, or
+/// has values of all `rows`.
+///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// struct Tagged { loss: Tensor<1>, logits: Tensor<3>, tags: Tensor<2, Int> }
+///
+/// epl_train::step_output!(Tagged { loss: mean, logits: rows, tags: rows });
+/// ```
+#[macro_export]
+macro_rules! step_output {
+    ($output:ident { $($field:ident: $how:ident),+ $(,)? }) => {
+        impl $crate::StepOutput for $output {
+            fn join(parts: &$crate::Parts<'_, Self>) -> $crate::Result<Self> {
+                Ok(Self { $($field: parts.$how(|output: &Self| output.$field.clone())?),+ })
+            }
+        }
+    };
+}
+
+step_output!(ClassificationOutput { loss: mean, output: rows, targets: rows });
+step_output!(MultiLabelClassificationOutput { loss: mean, output: rows, targets: rows });
+step_output!(RegressionOutput { loss: mean, output: rows, targets: rows });
+step_output!(SequenceOutput { loss: mean, logits: rows, predictions: rows_if, targets: rows });
+
+impl StepOutput for () {
+    fn join(_: &Parts<'_, Self>) -> Result<Self> {
+        Ok(())
+    }
+}

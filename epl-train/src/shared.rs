@@ -1,0 +1,141 @@
+//! What the ranks of a process have in common.
+
+use core::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use burn::optim::OptimizerRecord;
+use burn::tensor::Device;
+use burn_train::{
+    InferenceStep, Interrupter, Learner, LearnerModel, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
+    TrainingComponents, TrainingError, ValidLoader,
+};
+use epl_core::Result;
+use epl_core::optim::{OptimizerConfig, WholeStates};
+
+use crate::batch::Weight;
+use crate::check;
+use crate::desk::Desk;
+use crate::feed::Feed;
+use crate::records;
+
+pub(crate) type TrainInput<M> = <M as TrainStep>::Input;
+pub(crate) type ValidInput<M> = <M as InferenceStep>::Input;
+
+/// What the strategy was told.
+pub(crate) struct Told<O, I> {
+    pub optimizer: O,
+    pub weight: Option<Weight<I>>,
+    /// Whether Burn's autodiff runs memory-bound operations again.
+    pub checkpointing: bool,
+}
+
+/// What the ranks of a process have in common.
+pub(crate) struct Shared<'a, M: LearnerModel, O> {
+    pub told: &'a Told<O, TrainInput<M>>,
+    pub learner: Mutex<Learner<M>>,
+    /// The first rank's while it runs.
+    pub desk: Mutex<Option<Desk<M>>>,
+    pub loaders: (TrainLoader<M>, ValidLoader<M>),
+    pub feeds: (Feed<TrainInput<M>>, Feed<ValidInput<M>>),
+    /// Whether a rank of this process reads for all.
+    pub is_read: AtomicBool,
+    pub device: OnceLock<Device>,
+    /// The optimizer's state that the learner came with.
+    pub states: OnceLock<WholeStates>,
+    pub epochs: RangeInclusive<usize>,
+    pub accumulation: usize,
+    pub saves: bool,
+    pub interrupter: Interrupter,
+    pub failed: Mutex<Option<TrainingError>>,
+}
+
+impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
+    /// Of a run that begins with this epoch.
+    pub fn new(
+        told: &'a Told<O, TrainInput<M>>,
+        parts: TrainingComponents<M>,
+        learner: Learner<M>,
+        loaders: (TrainLoader<M>, ValidLoader<M>),
+        first: usize,
+    ) -> Self {
+        let TrainingComponents { num_epochs, checkpointer, grad_accumulation, interrupter, .. } = parts;
+        let (saves, early_stopping) = (checkpointer.is_some(), parts.early_stopping);
+        let (processor, store) = (parts.event_processor, parts.event_store);
+        let accumulation = grad_accumulation.unwrap_or(1);
+        let desk = Desk { processor, checkpointer, early_stopping, store, interrupter: interrupter.clone() };
+        Self {
+            told,
+            learner: Mutex::new(learner),
+            desk: Mutex::new(Some(desk)),
+            loaders,
+            feeds: (Feed::new(accumulation), Feed::new(1)),
+            is_read: AtomicBool::new(false),
+            device: OnceLock::new(),
+            states: OnceLock::new(),
+            epochs: first..=num_epochs,
+            accumulation,
+            saves,
+            interrupter,
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// Before ranks run: the model's first values, in the order in which it has its parameters, and the optimizer's state.
+    ///
+    /// # Errors
+    ///
+    /// When the state is not that of the model, or the learner's optimizer is another than the strategy's.
+    pub fn prepare(&self) -> Result<()> {
+        let mut learner = lock(&self.learner);
+        records::paths(&learner.model());
+        let states = match lock(&self.desk).as_ref() {
+            Some(desk) => records::states(&learner, &desk.store)?,
+            None => WholeStates::new(),
+        };
+        learner.load_optim(OptimizerRecord::default());
+        let _ = self.states.set(states);
+        check::same_optimizer(&learner, &self.told.optimizer)
+    }
+
+    /// What went wrong, where the learner has a word for it.
+    pub fn failed(&self) -> Option<TrainingError> {
+        lock(&self.failed).take()
+    }
+
+    /// What the learner goes on with.
+    pub fn into_result(self) -> (M, SupervisedTrainingEventProcessor<M>) {
+        let model = self.learner.into_inner().unwrap_or_else(PoisonError::into_inner).model();
+        let desk = self.desk.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (model, desk.unwrap_or_else(|| unreachable!("the first rank gives it back")).processor)
+    }
+}
+
+/// What is shared, also where a rank has failed while it had it.
+pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the desk as long as it lives.
+pub(crate) struct AtDesk<'a, M: LearnerModel> {
+    pub desk: Option<Desk<M>>,
+    pub back: &'a Mutex<Option<Desk<M>>>,
+}
+
+impl<M: LearnerModel> Drop for AtDesk<'_, M> {
+    fn drop(&mut self) {
+        if let Some(desk) = self.desk.take() {
+            *lock(self.back) = Some(desk);
+        }
+    }
+}
+
+/// Lets go who waits for what this rank reads.
+pub(crate) struct Reads<'a, I, J>(pub &'a (Feed<I>, Feed<J>));
+
+impl<I, J> Drop for Reads<'_, I, J> {
+    fn drop(&mut self) {
+        self.0.0.close();
+        self.0.1.close();
+    }
+}

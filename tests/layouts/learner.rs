@@ -1,0 +1,315 @@
+//! Burn's supervised learner over ranks: metrics and parameters of one rank, by a line of strategy.
+
+// Their own `main` is not called here.
+#[path = "../../examples/learner/digits.rs"]
+mod digits;
+#[path = "../../examples/learner/words.rs"]
+mod words;
+#[path = "learner/small.rs"]
+mod small;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use burn_train::{Learner, TrainingError, TrainingStrategy};
+use epl::Config;
+use epl::train::DataParallel;
+
+/// Ranks, and what is another than on one.
+const LAYOUTS: [&[(&str, &str)]; 4] = [
+    &[("cluster.ranks", "1")],
+    &[("cluster.ranks", "2"), ("pipeline.num_micro_batch", "2")],
+    &[("cluster.ranks", "2"), ("zero.level", "v2"), ("pipeline.num_micro_batch", "2")],
+    &[("cluster.ranks", "3"), ("zero.level", "v2"), ("offload.level", "v0"), ("offload.parameters", "device")],
+];
+
+fn config(options: &[(&str, &str)]) -> Config {
+    Config::load(None, options.iter().map(|(key, value)| format!("{key}={value}"))).expect("valid options")
+}
+
+/// All numbers in a run's files of metrics, by the path of the file.
+fn metrics(folder: &Path) -> BTreeMap<String, Vec<f64>> {
+    fn read(folder: &Path, path: &str, found: &mut BTreeMap<String, Vec<f64>>) {
+        for entry in fs::read_dir(folder).expect("a folder of metrics") {
+            let entry = entry.expect("a file of metrics");
+            let path = format!("{path}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                read(&entry.path(), &path, found);
+            } else if path.ends_with(".log") {
+                let text = fs::read_to_string(entry.path()).expect("text");
+                let numbers = text.split(|c: char| c == ',' || c.is_whitespace()).filter_map(|word| word.parse().ok());
+                found.insert(path, numbers.collect());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    read(folder, "", &mut found);
+    found
+}
+
+fn parameters<M: Module>(model: &M) -> Vec<f64> {
+    struct Values(Vec<f64>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f64>());
+        }
+    }
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    values.0
+}
+
+fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            (found - expected).abs() <= tolerance * expected.abs().max(1.0),
+            "{what} {at}: {found} is not {expected}"
+        );
+    }
+}
+
+/// Whether a run left what another did: the same files of metrics with the same numbers, and the same parameters.
+fn assert_same<M: Module>(what: &str, (folder, model): (&Path, &M), (other, expected): (&Path, &M), tolerance: f64) {
+    let (found, known) = (metrics(folder), metrics(other));
+    assert_eq!(found.keys().collect::<Vec<_>>(), known.keys().collect::<Vec<_>>(), "{what}");
+    for (path, numbers) in &found {
+        assert_close(&format!("{what}{path}"), numbers, &known[path], tolerance);
+    }
+    assert_close(&format!("{what}, parameters,"), &parameters(model), &parameters(expected), tolerance);
+}
+
+macro_rules! same_as_burns {
+    ($test:ident, $program:ident, $epochs:literal, $files:literal) => {
+        #[test]
+        fn $test() {
+            // The generator that it seeds is the whole process's.
+            epl_testing::alone(|| {
+                let device = Device::default().autodiff();
+                device.seed(1);
+                let (net, out) = ($program::Net::new(&device), tempfile::tempdir().expect("a folder"));
+                let run = |name: &str, epochs, resume| {
+                    let folder = out.path().join(name);
+                    $program::Run { folder, net: net.clone(), epochs, resume }
+                };
+                let burn = $program::plain(run("burn", $epochs, None));
+                assert!(burn.error.is_none());
+                let alone = out.path().join("burn");
+                assert_eq!(metrics(&alone).len(), $files);
+                for (number, layout) in LAYOUTS.iter().enumerate() {
+                    let name = format!("{number}");
+                    let found = $program::parallel(run(&name, $epochs, None), &config(layout)).expect("valid options");
+                    assert!(found.error.is_none(), "{layout:?}: {:?}", found.error);
+                    // One rank does what Burn does, to the bit.
+                    let tolerance = if number == 0 { 0.0 } else { 1e-6 };
+                    let folder = out.path().join(&name);
+                    assert_same(&format!("{layout:?}"), (&folder, &found.model), (&alone, &burn.model), tolerance);
+                }
+            });
+        }
+    };
+}
+
+same_as_burns!(digits_are_learned_as_on_one_rank, digits, 2, 10);
+same_as_burns!(texts_are_learned_as_on_one_rank, words, 2, 10);
+
+/// Options of a run of two ranks.
+const TWO: &[(&str, &str)] = &[("cluster.ranks", "2"), ("zero.level", "v1")];
+
+#[test]
+fn either_goes_on_from_what_the_other_has_saved() {
+    epl_testing::alone(|| {
+        let device = Device::default().autodiff();
+        device.seed(1);
+        let (net, out) = (words::Net::new(&device), tempfile::tempdir().expect("a folder"));
+        let run =
+            |name: &str, epochs, resume| words::Run { folder: out.path().join(name), net: net.clone(), epochs, resume };
+        let folder = |name: &str| out.path().join(name);
+        let whole = words::plain(run("whole", 3, None));
+        words::plain(run("burn", 2, None));
+        words::parallel(run("ranks", 2, None), &config(TWO)).expect("valid options");
+        for name in ["burn", "ranks"] {
+            let copy = format!("{name}-copy");
+            let copied = std::process::Command::new("cp").arg("-r").args([folder(name), folder(&copy)]).status();
+            assert!(copied.expect("cp runs").success());
+        }
+        // The shuffling begins anew with each program, so that the third epoch is shuffled as the first is.
+        let again = words::plain(run("burn-copy", 3, Some(2)));
+        assert_ne!(parameters(&again.model), parameters(&whole.model));
+        for name in ["burn", "ranks", "ranks-copy"] {
+            let found = match name {
+                "ranks-copy" => words::plain(run(name, 3, Some(2))),
+                _ => words::parallel(run(name, 3, Some(2)), &config(LAYOUTS[3])).expect("valid options"),
+            };
+            assert!(found.error.is_none(), "{name}: {:?}", found.error);
+            let pair = ((&*folder(name), &found.model), (&*folder("burn-copy"), &again.model));
+            assert_same(name, pair.0, pair.1, 2e-6);
+        }
+    });
+}
+
+#[test]
+fn what_a_learner_cannot_do_is_refused_before_it_begins() {
+    let refused = |options: &[(&str, &str)]| match DataParallel::<_, ()>::new(&config(options), AdamConfig::new()) {
+        Ok(_) => panic!("{options:?} is refused"),
+        Err(error) => error.to_string(),
+    };
+    for (option, value, said) in [
+        ("dist.pipeline_parallel_size", "2", "divide a model into stages"),
+        ("dist.tensor_parallel_size", "2", "dist.tensor_parallel_size = 2 splits layers"),
+        ("gradient_checkpoint.type", "auto", "DataParallel::gradient_checkpointing"),
+        ("amp.level", "O1", "amp.level scales the loss"),
+        ("train.steps", "5", "how long a run lasts is said to the learner"),
+        ("schedule.rate", "0.5", "the learning rate is said to the learner"),
+    ] {
+        let text = refused(&[("cluster.ranks", "2"), (option, value)]);
+        assert!(text.contains(said), "{option}: {text}");
+    }
+    let both = refused(&[("cluster.ranks", "4"), ("dist.tensor_parallel_size", "2"), ("amp.level", "O1")]);
+    assert!(both.contains("splits layers") && both.contains("scales the loss"), "all at once: {both}");
+}
+
+#[test]
+fn another_optimizer_than_the_learners_is_refused() {
+    let device = Device::default().autodiff();
+    let said = |learners: ModuleOptimizer, config: &Config| {
+        let out = tempfile::tempdir().expect("a folder");
+        let strategy = DataParallel::new(config, AdamConfig::new().with_beta_1(0.8)).expect("valid options");
+        let result = small::training(out.path(), 1).with_training_strategy(strategy.into()).launch(Learner::new(
+            small::Net::new(&device),
+            learners,
+            1e-2,
+        ));
+        result.error.map(|error| error.to_string())
+    };
+    let two = config(&[("cluster.ranks", "2")]);
+    assert_eq!(said(AdamConfig::new().with_beta_1(0.8).init(), &two), None);
+    for (learners, what) in [
+        (AdamConfig::new().init(), "another beta"),
+        (SgdConfig::new().init(), "another optimizer"),
+        (AdamConfig::new().with_beta_1(0.8).with_weight_decay(Some(WeightDecayConfig::new(0.1))).init(), "a decay"),
+        (
+            AdamConfig::new().with_beta_1(0.8).with_grad_clipping(Some(GradientClippingConfig::Norm(0.5))).init(),
+            "clipping",
+        ),
+    ] {
+        let text = said(learners, &two).unwrap_or_else(|| panic!("{what} is refused"));
+        assert!(text.contains("steps of the learner's optimizer, and by"), "{what}: {text}");
+    }
+}
+
+#[test]
+fn a_loader_and_a_rank_that_fail_end_the_run() {
+    let device = Device::default().autodiff();
+    for (fails, said) in [(small::Fails::Read, "no file 5"), (small::Fails::Step, "a row of 7")] {
+        let out = tempfile::tempdir().expect("a folder");
+        let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+        let result = small::failing(out.path(), fails).with_training_strategy(strategy.into()).launch(Learner::new(
+            small::Net::new(&device),
+            SgdConfig::new().init(),
+            1e-2,
+        ));
+        let error = result.error.expect("it failed");
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!(matches!(&*error, TrainingError::Dataset(_)), fails == small::Fails::Read, "{error:?}");
+    }
+}
+
+#[test]
+fn early_stopping_and_an_interruption_end_all_ranks_where_one_rank_would_end() {
+    let device = Device::default().autodiff();
+    let net = small::Net::new(&device);
+    let epochs = |strategy: Option<TrainingStrategy<small::Net>>, interrupts: bool| {
+        let out = tempfile::tempdir().expect("a folder");
+        let mut training = small::training(out.path(), 6).early_stopping(small::After(3));
+        if interrupts {
+            let interrupter = training.interrupter();
+            training = training.metric_valid(small::Interrupts(interrupter));
+        }
+        if let Some(strategy) = strategy {
+            training = training.with_training_strategy(strategy);
+        }
+        let result = training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-2));
+        assert!(result.error.is_none(), "{:?}", result.error);
+        assert_eq!(result.interrupted.is_some(), interrupts);
+        metrics(out.path()).keys().filter(|path| path.starts_with("/train")).count()
+    };
+    let two = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options").into();
+    for interrupts in [false, true] {
+        assert_eq!(epochs(Some(two()), interrupts), epochs(None, interrupts));
+    }
+    assert_eq!(epochs(Some(two()), false), 3);
+}
+
+#[test]
+fn operations_are_run_again_where_that_is_asked_for() {
+    let device = Device::default().autodiff();
+    let net = small::Net::new(&device);
+    let run = |net: small::Net, strategy: DataParallel<SgdConfig, small::Rows>| {
+        let out = tempfile::tempdir().expect("a folder");
+        let training = small::training(out.path(), 1).with_training_strategy(strategy.into());
+        let result = training.launch(Learner::new(net, SgdConfig::new().init(), 1e-1));
+        assert!(result.error.is_none(), "{:?}", result.error);
+        parameters(&result.model)
+    };
+    let strategy = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+    let found = run(net.clone().run_again(), strategy().gradient_checkpointing());
+    assert_eq!(found, run(net, strategy()));
+}
+
+#[test]
+fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
+    let device = Device::default().autodiff();
+    let net = small::Net::new(&device);
+    let run = |strategy: Option<TrainingStrategy<small::Net>>| {
+        let out = tempfile::tempdir().expect("a folder");
+        let mut training = small::training(out.path(), 2);
+        if let Some(strategy) = strategy {
+            training = training.with_training_strategy(strategy);
+        }
+        let result = training.launch(Learner::new(net.clone().weighted(), SgdConfig::new().init(), 1e-1));
+        assert!(result.error.is_none(), "{:?}", result.error);
+        parameters(&result.model)
+    };
+    let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+    let by_rows = run(Some(strategy.into()));
+    let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+    let weighed =
+        run(Some(strategy.weighted_by(|rows: &small::Rows| rows.weights().sum().into_scalar::<f32>().into()).into()));
+    let alone = run(None);
+    assert_close("weighed", &weighed, &alone, 1e-6);
+    assert!(by_rows.iter().zip(&alone).any(|(found, expected)| (found - expected).abs() > 1e-4), "it matters here");
+}
+
+/// The lines of a function's body that say something: no brackets alone, no comments.
+fn body<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
+    let start = source.find(&format!("\npub fn {name}(")).expect("the function is there");
+    let lines = source[start + 1..].lines().skip(1).take_while(|line| *line != "}").map(str::trim);
+    lines.filter(|line| line.chars().any(char::is_alphanumeric) && !line.starts_with("//")).collect()
+}
+
+#[test]
+fn two_lines_are_added_to_burns_program() {
+    for source in [include_str!("../../examples/learner/digits.rs"), include_str!("../../examples/learner/words.rs")] {
+        let mut plain: HashMap<String, usize> = HashMap::new();
+        body(source, "plain").into_iter().for_each(|line| *plain.entry(line.to_string()).or_default() += 1);
+        let mut added: Vec<&str> = Vec::new();
+        for line in body(source, "parallel") {
+            // The result is one that may be an error.
+            let line_in_plain = line.strip_prefix("Ok(").and_then(|line| line.strip_suffix(')')).unwrap_or(line);
+            match plain.get_mut(line_in_plain) {
+                Some(count) if *count > 0 => *count -= 1,
+                _ => added.push(line),
+            }
+        }
+        added.extend(source.lines().filter(|line| line.starts_with("epl::") || line.starts_with("use epl")));
+        assert_eq!(added.len(), 3, "strategy, batch, and what is imported: {added:#?}");
+        assert!(plain.values().all(|count| *count == 0), "nothing is taken away: {plain:?}");
+    }
+}
