@@ -113,6 +113,10 @@ impl Architecture {
             Self::Gpt2 if config.head_width() * config.heads != config.d_model => {
                 Some(("head_dim", "`d_model` divided by `heads`".to_string()))
             }
+            // Their configurations in `transformers` refuse it, whatever `head_dim` is.
+            Self::Llama | Self::Gemma2 if !config.d_model.is_multiple_of(config.heads) => {
+                Some(("d_model", format!("a multiple of its {} heads", config.heads)))
+            }
             _ => None,
         })
     }
