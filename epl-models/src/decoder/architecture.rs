@@ -247,5 +247,13 @@ mod tests {
         assert!(refused(mixtral).contains("`windows` should be the same for all layers in a Mixtral"));
         let sizes = gemma2().with_windows(vec![Some(9), Some(8)]);
         assert!(refused(sizes).contains("`windows` should be of one size in a Gemma2ForCausalLM"));
+        // A width that the heads do not divide, as `head_dim` allows.
+        let uneven =
+            |config: DecoderConfig| config.with_d_model(30).with_heads(4).with_kv_heads(None).with_head_dim(Some(8));
+        for (config, class) in [(llama(), "Llama"), (gemma2(), "Gemma2")] {
+            let said = refused(uneven(config));
+            assert!(said.contains(&format!("`d_model` should be a multiple of its 4 heads in a {class}")), "{said}");
+        }
+        assert!(Architecture::of(&uneven(llama().with_qk_norm(true))).is_ok());
     }
 }
