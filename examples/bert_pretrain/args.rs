@@ -1,11 +1,15 @@
 //! The command line, and the configuration it makes.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::BertConfig;
 use epl::models::squad::WordPiece;
+
+use crate::corpora::out::Wanted;
+use crate::data::mask;
 
 /// Pretrain a BERT: it fills in words that are hidden, and says whether two texts stand in their order.
 ///
@@ -88,9 +92,16 @@ impl Args {
         Ok(config)
     }
 
-    /// The model for pieces.
-    pub fn model(&self, pieces: &WordPiece) -> epl::Result<BertConfig> {
-        let vocab = pieces.vocab_size();
+    /// Whether the model and the vocabulary can be, before anything is made.
+    pub fn check(&self) -> Result<(), Box<dyn Error>> {
+        let Some(vocab) = &self.vocab else { return Ok(self.model(self.pieces, 0).map(drop)?) };
+        let pieces = WordPiece::load(vocab)?;
+        mask(&pieces)?;
+        Ok(self.model(pieces.vocab_size(), pieces.pad()).map(drop)?)
+    }
+
+    /// The model for so many pieces, one of which fills up.
+    pub fn model(&self, vocab: usize, pad: i64) -> epl::Result<BertConfig> {
         let model = match &self.model {
             Some(name) => BertConfig::preset(name, vocab)?,
             None => BertConfig::tiny(vocab)
@@ -99,12 +110,16 @@ impl Args {
                 .with_d_ff(4 * self.d_model)
                 .with_heads((self.d_model / 32).max(1)),
         };
-        let model = model.with_pad(pieces.pad());
+        let model = model.with_pad(pad);
         let (longest, length) = (model.longest_row(), self.length);
         if longest < length {
             let reason =
                 format!("rows of {length} tokens, and the model has {longest} positions: give --length {longest}");
             return Err(epl::Error::invalid(reason));
+        }
+        if model.token_types < 2 {
+            let reason = "the two texts of a row are told apart by their types, and this model has one type";
+            return Err(epl::Error::invalid(format!("{reason}: give --model another one, such as base")));
         }
         model.validate()?;
         Ok(model)
@@ -115,10 +130,11 @@ impl Args {
         self.text.is_empty() && self.corpus.is_none()
     }
 
-    /// The folder of the run.
-    pub fn out(&self) -> PathBuf {
+    /// The folder of the run, before anything is written into it.
+    pub fn out(&self) -> epl::Result<PathBuf> {
         let default = if self.is_by_rule() { "out/bert_pretrain" } else { "out/bert_pretrain-text" };
-        self.out.clone().unwrap_or_else(|| PathBuf::from(default))
+        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
+        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
     }
 
     /// Whether a run that `out` may hold is replaced: only that of the rule, which takes minutes.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use burn::data::dataset::Dataset;
 use burn::data::dataset::transform::PartialDataset;
-use epl::checkpoint::durable;
 use epl::models::bert::{BertItem, PretrainingLabel};
-use epl::models::indexed::{EncodeConfig, IndexedCorpus, MaskedWords, MaskedWordsConfig, TextEncoder, held_out_prefix};
+use epl::models::indexed::{EncodeConfig, IndexedCorpus, MaskedWords, MaskedWordsConfig, TextEncoder};
 use epl::models::squad::{Vocabulary, WordPiece};
 use epl::models::text::{Document, DocumentForm, Documents, Sentences};
 
 use crate::args::Args;
+use crate::corpora::{held_out, made};
 use crate::knower::{Reached, reached};
 use crate::rule::Rule;
 
@@ -42,32 +42,28 @@ pub struct Data {
 impl Data {
     /// Opens the corpora that are given, or makes them below a run's folder, unless they were made of the same before: one process
     /// of a machine makes them, and the others wait.
-    pub fn prepare(args: &Args, seed: u64) -> Result<Self, Box<dyn Error>> {
+    pub fn prepare(args: &Args, seed: u64, out: &Path) -> Result<Self, Box<dyn Error>> {
         if let (Some(corpus), Some(vocab)) = (&args.corpus, &args.vocab) {
             return Self::open(args, seed, corpus, vocab);
         }
-        let folder = args.out().join("data").join(name(args, seed)?);
-        durable::once(&folder, |partial| {
-            println!("making corpora in {}", folder.display());
-            make(args, seed, partial)
-        })?;
+        let folder = made(out, of(args, seed)?, |partial| make(args, seed, partial))?;
         Self::open(args, seed, &folder.join(TEXT), &folder.join(VOCABULARY))
     }
 
     fn open(args: &Args, seed: u64, prefix: &Path, vocab: &Path) -> Result<Self, Box<dyn Error>> {
         let pieces = WordPiece::load(vocab)?;
-        let mask =
-            pieces.number("[MASK]").ok_or("the vocabulary has no [MASK]; give one that BERT was pretrained with")?;
+        let mask = mask(&pieces)?;
         let config = MaskedWordsConfig::new(args.length, pieces.vocab_size(), pieces.cls(), pieces.sep(), mask)
             .with_never(vec![pieces.pad(), pieces.unk()])
             .with_duplicates(args.duplicates)
             .with_short(args.short);
-        let rows = |prefix: &Path, seed: u64| -> epl::Result<MaskedWords> {
-            let corpus = Arc::new(IndexedCorpus::open(prefix)?);
-            println!("{}: {} texts, {} sentences", prefix.display(), corpus.documents(), corpus.sequences());
-            config.clone().with_seed(seed).init(corpus)?.with_whole_words(pieces.goes_on())
+        let rows = |corpus: IndexedCorpus, what: &str, seed: u64| -> epl::Result<MaskedWords> {
+            println!("{}: {} {what}, {} sentences", prefix.display(), corpus.documents(), corpus.sequences());
+            config.clone().with_seed(seed).init(Arc::new(corpus))?.with_whole_words(pieces.goes_on())
         };
-        let (train, valid) = (rows(prefix, seed)?, rows(&held_out_prefix(prefix), seed.wrapping_add(1))?);
+        let (train, valid) = (IndexedCorpus::open(prefix)?, held_out(prefix)?);
+        let train = rows(train, "texts", seed)?;
+        let valid = rows(valid, "held-out texts", seed.wrapping_add(1))?;
         let fingerprint = epl::trainer::fingerprint([train.fingerprint(), valid.fingerprint()]);
         let judged = Dataset::<Row>::len(&valid).min(JUDGED);
         let valid = Arc::new(PartialDataset::new(valid, 0, judged));
@@ -82,8 +78,14 @@ impl Data {
     }
 }
 
-/// The name of what these arguments make: another one for other texts, pieces or seeds.
-fn name(args: &Args, seed: u64) -> epl::Result<String> {
+/// The token that stands where one is hidden.
+pub fn mask(pieces: &WordPiece) -> epl::Result<i64> {
+    let lacks = || epl::Error::invalid("the vocabulary has no [MASK]; give one that BERT was pretrained with");
+    pieces.number("[MASK]").ok_or_else(lacks)
+}
+
+/// What corpora are made of: other texts, pieces or seeds make others.
+fn of(args: &Args, seed: u64) -> epl::Result<Vec<String>> {
     let pieces = match &args.vocab {
         Some(vocab) => Documents::identities(std::slice::from_ref(vocab))?.swap_remove(0),
         None => format!("{} pieces", args.pieces),
@@ -92,8 +94,7 @@ fn name(args: &Args, seed: u64) -> epl::Result<String> {
         true => vec![format!("{} by rule, seed {seed}", args.texts)],
         false => Documents::identities(&args.text)?,
     };
-    let fingerprint = epl::trainer::fingerprint([vec![pieces], texts].concat());
-    Ok(fingerprint.rsplit(' ').next().unwrap_or("corpus").to_string())
+    Ok([vec![pieces], texts].concat())
 }
 
 /// Makes the vocabulary and the corpora of all texts in one pass over them.

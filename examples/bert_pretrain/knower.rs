@@ -11,11 +11,11 @@ use epl::models::squad::WordPiece;
 
 use crate::rule::{Drawn, KINDS, hour, word};
 
-/// Shares of right answers, from 0 to 1.
+/// Shares of right answers, from 0 to 1; none where nothing was asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
-    pub tokens: f64,
-    pub sentences: f64,
+    pub tokens: Option<f64>,
+    pub sentences: Option<f64>,
 }
 
 /// Who knows the rule, and how words are hidden.
@@ -49,7 +49,10 @@ pub fn reached(
         let labels = said.iter().zip(&item.label.tokens).filter(|(_, label)| **label != IGNORED);
         tokens.extend(labels.map(|(said, label)| said == label));
     }
-    let share = |right: &[bool]| right.iter().filter(|right| **right).count() as f64 / right.len() as f64;
+    let share = |right: &[bool]| {
+        let count = right.iter().filter(|right| **right).count();
+        (!right.is_empty()).then(|| count as f64 / right.len() as f64)
+    };
     Ok(Reached { tokens: share(&tokens), sentences: share(&sentences) })
 }
 

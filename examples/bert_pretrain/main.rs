@@ -13,6 +13,8 @@
 //! - `run`: what every rank does.
 
 mod args;
+#[path = "../corpora/mod.rs"]
+mod corpora;
 mod data;
 mod knower;
 mod rule;
@@ -36,10 +38,13 @@ fn main() -> ExitCode {
 
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
-    let data = Data::prepare(args, config.train.seed)?;
-    let model = args.model(&data.pieces)?;
+    let out = args.out()?;
+    args.check()?;
+    let data = Data::prepare(args, config.train.seed, &out)?;
+    let model = args.model(data.pieces.vocab_size(), data.pieces.pad())?;
+    let settings = run::Settings { out, plan: args.plan, resume: args.resume, replace: args.replace() };
     let stop = StopHandle::on_signals()?;
-    let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, args, &stop))?;
+    let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings, &stop))?;
     // The same on all ranks.
     let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);
     if let Some(line) = ends.into_iter().find_map(|(line, _)| line) {

@@ -1,5 +1,6 @@
 //! What every rank does: build, train, judge.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use burn::data::dataset::Dataset;
@@ -11,11 +12,19 @@ use epl::models::bert::{BertBatch, BertBatcher, BertCarry, BertForPretraining, B
 use epl::prelude::*;
 use epl::trainer::{Best, StopHandle};
 
-use crate::args::Args;
 use crate::data::{Data, Row};
 
 /// Rows that one replica judges at a time.
 const JUDGED: usize = 50;
+
+/// What the command line says beside the configuration.
+pub struct Settings {
+    pub out: PathBuf,
+    pub plan: bool,
+    pub resume: bool,
+    /// Whether an earlier run in `out` may be replaced.
+    pub replace: bool,
+}
 
 /// The last line of the run, on the first rank, and the exit code of the program.
 pub type Ended = (Option<String>, ExitCode);
@@ -53,7 +62,7 @@ fn share(name: &str, of: fn(&Judged) -> &Classified) -> Accuracy<Judged> {
 }
 
 /// Trains on one rank.
-pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, args: &Args, stop: &StopHandle) -> epl::Result<Ended> {
+pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, settings: &Settings, stop: &StopHandle) -> epl::Result<Ended> {
     let first = epl.context().world().rank() == 0;
     let optimizer = AdamWConfig::new().with_beta_2(0.98).with_weight_decay(0.01);
     let batcher = BertBatcher::<Pretraining>::new(model);
@@ -67,7 +76,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, args: &Args, stop: &Stop
         println!("{found}");
     }
     let built = epl.build(|at| model.init_pretraining(at))?;
-    if args.plan {
+    if settings.plan {
         return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));
     }
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
@@ -78,9 +87,9 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, args: &Args, stop: &Stop
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| {
             trainer
-                .with_out(Some(args.out()))
-                .with_resume(args.resume)
-                .with_replace(args.replace())
+                .with_out(Some(settings.out.clone()))
+                .with_resume(settings.resume)
+                .with_replace(settings.replace)
                 .with_keep_best(Some(Best::largest("masked_tokens")))
         })
         .with_stop(stop.clone())
@@ -89,7 +98,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, args: &Args, stop: &Stop
         .with_evaluator(evaluator)
         .fit(&rows(&epl)?)?;
     if trained.summary.interrupted {
-        let line = first.then(|| format!("`--out {} --resume` goes on", args.out().display()));
+        let line = first.then(|| format!("`--out {} --resume` goes on", settings.out.display()));
         return Ok((line, trained.summary.exit_code()));
     }
     let found = |name: &str| trained.summary.evaluation.as_ref().and_then(|found| found.get(name)).unwrap_or(f64::NAN);
@@ -97,7 +106,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, args: &Args, stop: &Stop
         let known = known.map(|known| format!("; of who knows the rule {:.1}%", 100.0 * known));
         format!("{what}: {:.1}%{}", 100.0 * found(name), known.unwrap_or_default())
     };
-    let tokens = line("hidden tokens", "masked_tokens", data.of_rule.map(|reached| reached.tokens));
-    let sentences = line("order of texts", "sentences", data.of_rule.map(|reached| reached.sentences));
+    let tokens = line("hidden tokens", "masked_tokens", data.of_rule.and_then(|reached| reached.tokens));
+    let sentences = line("order of texts", "sentences", data.of_rule.and_then(|reached| reached.sentences));
     Ok((first.then(|| format!("{tokens}\n{sentences}")), ExitCode::SUCCESS))
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::t5::T5Config;
-use epl::trainer::check_unused;
-use epl::trainer::launch_mark::goes_on;
 
+use crate::out::Wanted;
 use crate::task::Task;
 
 /// Train a mixture-of-experts T5 across ranks.
@@ -145,28 +144,10 @@ impl Args {
     }
 
     /// The folder of the run, before anything is written into it.
-    ///
-    /// It refuses a folder in which a run is under way; one that holds another run, since its tokenizer belongs to its
-    /// checkpoints; and one that holds none to go on with.
-    pub fn out(&self) -> Result<PathBuf, epl::Error> {
+    pub fn out(&self) -> epl::Result<PathBuf> {
         let default = if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        if !self.plan {
-            check_unused(&out)?;
-        }
-        let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
-        if self.resume && !holds_run {
-            return Err(epl::Error::invalid(format!(
-                "{name} holds no checkpoint to go on from; give the folder of an earlier run, or leave --resume out"
-            )));
-        }
-        let may_hold_run = self.resume || self.plan || self.replace();
-        if holds_run && !may_hold_run && !goes_on(&out)? {
-            return Err(epl::Error::invalid(format!(
-                "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
-            )));
-        }
-        Ok(out)
+        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
     }
 
     /// The model for a task.

@@ -11,6 +11,8 @@
 //! - `run`: what every rank does.
 
 mod args;
+#[path = "../corpora/out.rs"]
+mod out;
 mod run;
 mod task;
 

@@ -6,8 +6,8 @@ use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::decoder::DecoderExpertsConfig;
 use epl::models::{DecoderConfig, Tokenizer};
-use epl::trainer::check_unused;
-use epl::trainer::launch_mark::goes_on;
+
+use crate::corpora::out::Wanted;
 
 /// Train a decoder on text, packed into blocks.
 ///
@@ -109,24 +109,10 @@ impl Args {
     }
 
     /// The folder of the run, before anything is written into it.
-    pub fn out(&self) -> Result<PathBuf, epl::Error> {
+    pub fn out(&self) -> epl::Result<PathBuf> {
         let default = if self.is_by_rule() { "out/pretrain" } else { "out/pretrain-text" };
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        if !self.plan {
-            check_unused(&out)?;
-        }
-        let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
-        if self.resume && !holds_run {
-            let reason = format!("{name} holds no checkpoint to go on from; give the folder of an earlier run");
-            return Err(epl::Error::invalid(reason));
-        }
-        let may_hold_run = self.resume || self.plan || self.replace();
-        if holds_run && !may_hold_run && !goes_on(&out)? {
-            let reason =
-                format!("{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder");
-            return Err(epl::Error::invalid(reason));
-        }
-        Ok(out)
+        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
     }
 
     /// The model for a tokenizer, with positions for so many tokens at least.

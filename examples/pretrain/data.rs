@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use epl::checkpoint::durable;
-use epl::models::indexed::{EncodeConfig, IndexedCorpus, PackedBlocks, TextEncoder, held_out_prefix};
+use epl::models::indexed::{EncodeConfig, IndexedCorpus, PackedBlocks, TextEncoder};
 use epl::models::text::{Document, DocumentForm, Documents};
 use epl::models::{BpeConfig, Tokenizer};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
+use crate::corpora::{held_out, made};
 use crate::rule::Rule;
 
 /// The tokenizer is learned from so many texts at most, the first ones.
@@ -41,15 +42,14 @@ const SAID: &str = "corpus.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TEXT: &str = "text";
 
-/// The name of what these arguments make: another one for other texts, pieces or seeds.
-fn name(args: &Args, seed: u64) -> epl::Result<String> {
+/// What corpora are made of: other texts, pieces or seeds make others.
+fn of(args: &Args, seed: u64) -> epl::Result<Vec<String>> {
     let mut parts = vec![format!("{} pieces", args.vocab)];
     if args.text.is_empty() {
         parts.push(format!("{} bytes by rule, seed {seed}", args.bytes));
     }
     parts.extend(Documents::identities(&args.text)?);
-    let fingerprint = epl::trainer::fingerprint(parts);
-    Ok(fingerprint.rsplit(' ').next().unwrap_or("corpus").to_string())
+    Ok(parts)
 }
 
 impl Data {
@@ -59,19 +59,14 @@ impl Data {
         if let (Some(corpus), Some(tokenizer)) = (&args.corpus, &args.tokenizer) {
             return Self::open(corpus, tokenizer, None, args.length);
         }
-        let folder = out.join("data").join(name(args, seed)?);
-        durable::once(&folder, |partial| {
-            println!("making corpora in {}", folder.display());
-            make(args, seed, partial)
-        })?;
+        let folder = made(out, of(args, seed)?, |partial| make(args, seed, partial))?;
         let said: Said = serde_json::from_slice(&fs::read(folder.join(SAID))?)?;
         Self::open(&folder.join(TEXT), &folder.join(TOKENIZER), said.nats, args.length)
     }
 
     fn open(prefix: &Path, tokenizer: &Path, nats: Option<f64>, length: usize) -> Result<Self, Box<dyn Error>> {
         let tokenizer = Tokenizer::load(tokenizer)?;
-        let [train, valid] = [prefix.to_path_buf(), held_out_prefix(prefix)].map(IndexedCorpus::open);
-        let (train, valid) = (Arc::new(train?), Arc::new(valid?));
+        let (train, valid) = (Arc::new(IndexedCorpus::open(prefix)?), Arc::new(held_out(prefix)?));
         println!(
             "{} texts of {} tokens, {} of {} held out, {} pieces, {}",
             train.documents(),

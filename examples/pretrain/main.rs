@@ -12,6 +12,8 @@
 //! - `run`: what every rank does.
 
 mod args;
+#[path = "../corpora/mod.rs"]
+mod corpora;
 mod data;
 mod rule;
 mod run;

@@ -1,8 +1,9 @@
 //! `epl-corpus` as a user runs it: what it writes is what was read, and what is wrong is one error that leaves nothing.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use epl::models::indexed::{IndexedCorpus, held_out_prefix};
 use epl::models::squad::WordPiece;
@@ -58,6 +59,48 @@ fn texts_become_the_corpora_of_a_decoder() {
     let same =
         |end: &str| fs::read(path(&format!("again{end}"))).ok() == fs::read(path(&format!("data/texts{end}"))).ok();
     assert!(code == Some(0) && [".bin", ".idx", "-held-out.bin", "-held-out.idx"].into_iter().all(same), "{said}");
+    // An earlier corpus goes as a whole: held-out texts that stayed would be among those to train on.
+    let fewer = "texts --tokenizer data/texts-tokenizer.json --out data/texts";
+    fs::copy(path("data/texts-tokenizer.json"), path("data/texts-vocab.txt")).expect("a file");
+    for end in ["bin", "idx"] {
+        fs::remove_file(path(&format!("data/texts.{end}"))).expect("it is there");
+    }
+    let (code, said) = run(folder.path(), fewer);
+    assert!(code == Some(1) && said.contains("data/texts-held-out.bin is there; give --replace"), "{said}");
+    let (code, said) = run(folder.path(), &format!("{fewer} --replace"));
+    let mut names: Vec<_> =
+        fs::read_dir(path("data")).expect("a folder").map(|file| file.expect("a file").file_name()).collect();
+    names.sort();
+    assert!(code == Some(0) && names == ["texts-tokenizer.json", "texts.bin", "texts.idx"], "{names:?} {said}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_pipe_is_read_from_its_first_byte() {
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epl-corpus"));
+    let command = command.args("/dev/stdin --learn bpe --vocab 300 --out piped".split(' ')).current_dir(folder.path());
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
+    let text: String = (0..9000).map(|number| format!("text {number}\n")).collect();
+    assert!(text.len() > 1 << 16, "more than is read at a time");
+    program.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it is read");
+    let said = program.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("9000 documents"), "{said}");
+}
+
+#[test]
+fn a_name_that_cannot_be_given_leaves_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    fs::write(folder.path().join("texts"), "one\ntwo\nthree\nfour\n").expect("a file");
+    let arguments = "texts --learn bpe --vocab 300 --held-out 2 --out out --replace";
+    for name in ["out-tokenizer.json", "out-held-out.idx", "out.idx"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+        let (code, said) = run(folder.path(), arguments);
+        assert!(code == Some(1) && said.contains(&format!("{name}: this is a folder")), "{said}");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2, "{name}");
+        fs::remove_dir(folder.path().join(name)).expect("it is empty");
+    }
 }
 
 #[test]
@@ -102,6 +145,8 @@ fn what_is_wrong_is_one_error_and_leaves_nothing() {
         ("texts --learn bpe --vocab 30 --out out".into(), 1, "a vocabulary of 30 is too small"),
         ("texts --tokenizer tokenizer.json --out out".into(), 1, "tokenizer.json is not a usable tokenizer file"),
         ("texts --learn bpe --out out".into(), 2, "--vocab <N>"),
+        ("texts --tokenizer t --learn-from 9 --out out".into(), 2, "cannot be used with"),
+        (format!("texts {learn} --learn-from 0"), 2, "--learn-from"),
         ("texts --out out".into(), 2, "--tokenizer <FILE>"),
         ("--learn bpe --vocab 300 --out out".into(), 2, "<FILE>"),
     ] {

@@ -47,7 +47,8 @@ impl<L> BertItem<L> {
             ));
         }
         let found = outside(token_types, config.token_types)?;
-        Some(format!("type {found}; the types of the model are 0 to {}", config.token_types - 1))
+        let last = config.token_types - 1;
+        Some(format!("type {found}; the types of the model are 0 to {last}: give others, or a model with more types"))
     }
 }
 

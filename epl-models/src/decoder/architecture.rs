@@ -113,6 +113,10 @@ impl Architecture {
             Self::Gpt2 if config.head_width() * config.heads != config.d_model => {
                 Some(("head_dim", "`d_model` divided by `heads`".to_string()))
             }
+            // Their configurations in `transformers` refuse it, whatever `head_dim` is.
+            Self::Llama | Self::Gemma2 if !config.d_model.is_multiple_of(config.heads) => {
+                Some(("d_model", format!("a multiple of its {} heads", config.heads)))
+            }
             _ => None,
         })
     }
@@ -243,5 +247,13 @@ mod tests {
         assert!(refused(mixtral).contains("`windows` should be the same for all layers in a Mixtral"));
         let sizes = gemma2().with_windows(vec![Some(9), Some(8)]);
         assert!(refused(sizes).contains("`windows` should be of one size in a Gemma2ForCausalLM"));
+        // A width that the heads do not divide, as `head_dim` allows.
+        let uneven =
+            |config: DecoderConfig| config.with_d_model(30).with_heads(4).with_kv_heads(None).with_head_dim(Some(8));
+        for (config, class) in [(llama(), "Llama"), (gemma2(), "Gemma2")] {
+            let said = refused(uneven(config));
+            assert!(said.contains(&format!("`d_model` should be a multiple of its 4 heads in a {class}")), "{said}");
+        }
+        assert!(Architecture::of(&uneven(llama().with_qk_norm(true))).is_ok());
     }
 }

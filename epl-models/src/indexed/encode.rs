@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use burn::config::Config;
+use epl_core::checkpoint::durable::{Unpublished, publish_all};
 use epl_core::{Error, Result};
 
 use super::corpus::file;
@@ -84,6 +85,22 @@ impl EncodeConfig {
         encoder: &TextEncoder,
         documents: impl IntoIterator<Item = Result<Document, E>>,
     ) -> Result<Encoded> {
+        let (encoded, files) = self.write_unpublished(prefix, encoder, documents)?;
+        publish_all(files)?;
+        Ok(encoded)
+    }
+
+    /// The same, for a caller who writes more beside it: all files are whole, and get their names by [`publish_all`].
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_unpublished<E: Into<Error>>(
+        &self,
+        prefix: impl AsRef<Path>,
+        encoder: &TextEncoder,
+        documents: impl IntoIterator<Item = Result<Document, E>>,
+    ) -> Result<(Encoded, Vec<Unpublished<'static>>)> {
         self.validate()?;
         let vocab = encoder.vocab_size();
         if let Some(end) = self.end.filter(|end| !crate::rows::is_token(*end, vocab)) {
@@ -93,7 +110,7 @@ impl EncodeConfig {
         let kind = TokenType::for_vocabulary(vocab);
         let held_out = self.held_out.map(|_| CorpusWriter::create(held_out_prefix(&prefix), kind)).transpose()?;
         let train = CorpusWriter::create(prefix, kind)?;
-        let mut sink = Sink { config: self, encoder, train, held_out, given: 0, encoded: Encoded::default() };
+        let mut sink = Sink { config: self, encoder, train, held_out, read: 0, given: 0, encoded: Encoded::default() };
         let (mut chunk, mut bytes) = (Vec::new(), 0);
         for document in documents {
             let document = document.map_err(Into::into)?;
@@ -115,7 +132,9 @@ struct Sink<'a> {
     encoder: &'a TextEncoder,
     train: CorpusWriter,
     held_out: Option<CorpusWriter>,
-    /// Documents that are not blank.
+    /// Documents before those that are added.
+    read: usize,
+    /// Of them those that are not blank.
     given: usize,
     encoded: Encoded,
 }
@@ -128,6 +147,7 @@ impl Sink<'_> {
         let Ok(tokens) = self.encoder.encode(sentences.into_iter().flatten().collect()) else {
             return Err(self.culprit(&documents));
         };
+        self.read += documents.len();
         self.encoded.unknown += self.encoder.unknown_in(&tokens);
         let mut tokens = tokens.into_iter();
         for count in counts {
@@ -152,13 +172,13 @@ impl Sink<'_> {
         }
     }
 
-    /// What is wrong with the first of these documents that cannot be encoded.
+    /// What is wrong with the first of these documents that has a sentence that cannot be encoded.
     fn culprit(&self, documents: &[Document]) -> Error {
         for (number, document) in documents.iter().enumerate() {
-            if let Err(error) = self.encoder.encode(vec![document.text.clone()]) {
+            if let Err(error) = self.encoder.encode(self.config.sentences.of(&document.text)) {
                 let place = match &document.place {
                     Some((path, line)) => format!("{} line {line}", path.display()),
-                    None => format!("document {}", self.given + number),
+                    None => format!("document {}", self.read + number),
                 };
                 return Error::invalid(format!("{place}: {error}"));
             }
@@ -166,7 +186,7 @@ impl Sink<'_> {
         Error::invalid("the tokenizer failed on several documents at once, and on none of them alone")
     }
 
-    fn finish(self) -> Result<Encoded> {
+    fn finish(self) -> Result<(Encoded, Vec<Unpublished<'static>>)> {
         let given = self.given;
         let too_few = |what: &str| {
             Error::invalid(format!(
@@ -176,12 +196,16 @@ impl Sink<'_> {
         if self.train.written().documents == 0 {
             return Err(too_few("to train on"));
         }
-        let held_out = match self.held_out {
-            Some(held_out) if held_out.written().documents == 0 => return Err(too_few("that is held out")),
-            Some(held_out) => Some(held_out.finish()?),
-            None => None,
-        };
-        Ok(Encoded { train: self.train.finish()?, held_out, ..self.encoded })
+        if self.held_out.as_ref().is_some_and(|held_out| held_out.written().documents == 0) {
+            return Err(too_few("that is held out"));
+        }
+        let (train, mut files) = self.train.end().map(|(train, files)| (train, Vec::from(files)))?;
+        let held_out = self.held_out.map(CorpusWriter::end).transpose()?;
+        let held_out = held_out.map(|(held_out, of_held_out)| {
+            files.extend(of_held_out);
+            held_out
+        });
+        Ok((Encoded { train, held_out, ..self.encoded }, files))
     }
 }
 
@@ -293,8 +317,14 @@ mod tests {
         assert!(said.contains("texts line 3: not JSON: expected"), "{said}");
         let said = wrong(config(), json(), b"{\"texts\": \"a\"}");
         assert!(said.contains("line 1: the object has no field \"text\", but \"texts\"; name the one"), "{said}");
-        assert!(wrong(config(), json(), b"{\"text\": 3}").contains("line 1: its field \"text\" is no string"));
-        assert!(wrong(config(), json(), b"[3]").contains("line 1: it is no object such as {\"text\": \"…\"}"));
+        assert!(
+            wrong(config(), json(), b"{\"text\": 3}").contains("line 1: its field \"text\" is no string; name one")
+        );
+        assert!(wrong(config(), json(), b"{}").contains("line 1: the object has no field at all; give it \"text\""));
+        assert!(
+            wrong(config(), json(), b"[3]")
+                .contains("line 1: it is no object; give one a line, such as {\"text\": \"…\"}")
+        );
         let said = wrong(config().with_end(Some(9)), DocumentForm::Lines, b"a");
         assert!(said.contains("would end with token 9; the tokens are 0 to 5"), "{said}");
         assert!(
@@ -315,6 +345,9 @@ mod tests {
         let texts = [Ok::<_, Error>(Document::from("a".to_string())), Ok(Document { text: "b".into(), place })];
         let said = EncodeConfig::new().write(&prefix, &encoder, texts).unwrap_err().to_string();
         assert!(said.contains("texts line 7: the tokenizer failed"), "{said}");
+        // Of no file: its number among all that are given, blank ones with them.
+        let said = EncodeConfig::new().write(&prefix, &encoder, documents(&["a", " ", "a", "b"])).unwrap_err();
+        assert!(said.to_string().contains("document 3: the tokenizer failed"), "{said}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use epl_core::checkpoint::durable::{Partial, Unpublished};
+use epl_core::checkpoint::durable::{Partial, Unpublished, publish_all};
 use epl_core::{Error, Result};
 
 use super::corpus::{MAGIC, VERSION, file};
@@ -67,6 +67,17 @@ impl CorpusWriter {
     ///
     /// [`Error::Invalid`] where there is no token at all; [`Error::File`] when they cannot be written.
     pub fn finish(self) -> Result<Written> {
+        let (written, files) = self.end()?;
+        publish_all(files)?;
+        Ok(written)
+    }
+
+    /// Ends the corpus: its two files are whole, and have not got their names.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn end(self) -> Result<(Written, [Unpublished<'static>; 2])> {
         let written = self.index.written();
         if written.tokens == 0 {
             let name = self.of_index.with_extension("bin");
@@ -74,9 +85,7 @@ impl CorpusWriter {
         }
         let tokens = self.tokens.sync()?;
         let index = Unpublished::write(&self.of_index, |put| self.index.write(put))?;
-        tokens.publish()?;
-        index.publish()?;
-        Ok(written)
+        Ok((written, [tokens, index]))
     }
 }
 

@@ -59,8 +59,8 @@ impl Vocabulary {
         &self.pieces
     }
 
-    /// The content of a `vocab.txt`.
-    pub(super) fn lines(&self) -> String {
+    /// The content of the file that [`save`](Self::save) writes.
+    pub fn lines(&self) -> String {
         self.pieces.iter().flat_map(|piece| [piece.as_str(), "\n"]).collect()
     }
 

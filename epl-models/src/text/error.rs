@@ -133,7 +133,7 @@ pub enum Error {
     },
 
     /// A tokenizer cannot be learned from a text without a character.
-    #[error("cannot learn a tokenizer: the training text is empty")]
+    #[error("cannot learn a tokenizer: the training text is empty; give texts with characters")]
     NoText,
 
     /// The vocabulary has no room for the alphabet.

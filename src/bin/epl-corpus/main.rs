@@ -6,8 +6,9 @@
 //! epl-corpus books.txt --form paragraphs --sentences unicode --tokenizer vocab.txt --out data/books   for BERT
 //! ```
 //!
-//! Files are read once, a few megabytes at a time. What it writes stands in its last lines; files that are there are replaced with
-//! `--replace` only. Ends with 0 when all is written, with 1 and one error otherwise, and then leaves nothing.
+//! Files are read once, a few megabytes at a time, and may be pipes. What it writes stands in its last lines. An earlier corpus of that
+//! name is replaced with `--replace` only, and then whole: held-out texts and a tokenizer that are not written anew are removed.
+//! Ends with 0 when all is written, with 1 and one error otherwise: files get their names when all are whole.
 //!
 //! - `tokens`: the tokenizer, from a file or learned.
 
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use epl::checkpoint::durable::publish_all;
 use epl::models::indexed::{EncodeConfig, Written, held_out_prefix, write};
 use epl::models::text::{Document, DocumentForm, Documents, Sentences};
 use epl::{Error, Result};
@@ -50,7 +52,7 @@ struct Args {
     /// Of so many documents one goes to another corpus, PREFIX-held-out.bin and .idx
     #[arg(long, value_name = "N")]
     held_out: Option<usize>,
-    /// Replace files that are there
+    /// Replace an earlier corpus of that name, with its held-out texts and its tokenizer
     #[arg(long)]
     replace: bool,
 }
@@ -99,8 +101,8 @@ fn run(args: &Args) -> Result<()> {
             "--sentences lines cuts documents of several lines, and with --form lines each has one: choose --form paragraphs",
         ));
     }
-    let outputs = outputs(args);
-    if let Some(there) = outputs.iter().find(|path| path.exists() && !args.replace) {
+    let before: Vec<PathBuf> = of_corpus(args).into_iter().filter(|path| path.exists()).collect();
+    if let Some(there) = before.first().filter(|_| !args.replace) {
         let name = there.display();
         return Err(Error::invalid(format!("{name} is there; give --replace, or another --out")));
     }
@@ -118,8 +120,16 @@ fn run(args: &Args) -> Result<()> {
     let (tokens, first) = Tokens::open(&args.tokens, &config, &mut documents)?;
     let config = config.with_end(args.end.as_deref().map(|end| tokens.piece(end)).transpose()?);
     let read = first.into_iter().map(Ok).chain(documents.map(|document| Ok::<Document, Error>(document?)));
-    let encoded = config.write(&args.out, &tokens.encoder, read)?;
-    if let Some(path) = tokens.save(&args.out)? {
+    let (encoded, corpora) = config.write_unpublished(&args.out, &tokens.encoder, read)?;
+    let learned = tokens.write(&args.out)?;
+    let written = written(args, learned.as_ref().map(|(path, _)| path));
+    let (learned, tokenizer) = learned.unzip();
+    // Before the others: old held-out texts would be judged on while a new corpus has them to train on.
+    for old in before.iter().filter(|path| !written.contains(path)) {
+        std::fs::remove_file(old).map_err(|error| Error::file(old, error))?;
+    }
+    publish_all(tokenizer.into_iter().chain(corpora))?;
+    if let Some(path) = learned {
         println!("{}: {} pieces, learned", path.display(), tokens.encoder.vocab_size());
     }
     tell(&args.out, &encoded.train);
@@ -134,11 +144,17 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All that may be written.
-fn outputs(args: &Args) -> Vec<PathBuf> {
+/// All files that a corpus of this name may have.
+fn of_corpus(args: &Args) -> Vec<PathBuf> {
+    let files = write::files(&args.out).into_iter().chain(write::files(held_out_prefix(&args.out)));
+    files.chain(args.tokens.files(&args.out)).collect()
+}
+
+/// Those of them that are written.
+fn written(args: &Args, tokenizer: Option<&PathBuf>) -> Vec<PathBuf> {
     let held_out = args.held_out.map(|_| write::files(held_out_prefix(&args.out)));
     let files = write::files(&args.out).into_iter().chain(held_out.into_iter().flatten());
-    files.chain(args.tokens.learned_file(&args.out)).collect()
+    files.chain(tokenizer.cloned()).collect()
 }
 
 fn tell(prefix: &std::path::Path, written: &Written) {

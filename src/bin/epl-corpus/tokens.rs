@@ -1,8 +1,10 @@
 //! What cuts texts into tokens.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use epl::checkpoint::durable::Unpublished;
 use epl::models::indexed::{EncodeConfig, TextEncoder};
 use epl::models::squad::{Vocabulary, WordPiece};
 use epl::models::text::{Document, Documents};
@@ -19,11 +21,11 @@ pub struct TokenArgs {
     #[arg(long, value_enum, requires = "vocab")]
     learn: Option<Learned>,
     /// Of --learn: pieces of the vocabulary
-    #[arg(long, value_name = "N", requires = "learn")]
+    #[arg(long, value_name = "N", requires = "learn", conflicts_with = "tokenizer")]
     vocab: Option<usize>,
     /// Of --learn: how many documents it is learned from, those not that are held out
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    learn_from: usize,
+    #[arg(long, value_name = "N", default_value = "20000", requires = "learn", conflicts_with = "tokenizer")]
+    learn_from: NonZeroUsize,
 }
 
 /// What can be learned.
@@ -35,16 +37,28 @@ enum Learned {
     Wordpiece,
 }
 
+impl Learned {
+    fn file(self, out: &Path) -> PathBuf {
+        let mut name = out.as_os_str().to_owned();
+        name.push(match self {
+            Self::Bpe => "-tokenizer.json",
+            Self::Wordpiece => "-vocab.txt",
+        });
+        name.into()
+    }
+}
+
 impl TokenArgs {
     /// The file of a tokenizer that is learned.
-    pub fn learned_file(&self, out: &Path) -> Option<PathBuf> {
-        let end = match self.learn? {
-            Learned::Bpe => "-tokenizer.json",
-            Learned::Wordpiece => "-vocab.txt",
-        };
-        let mut name = out.as_os_str().to_owned();
-        name.push(end);
-        Some(name.into())
+    fn learned_file(&self, out: &Path) -> Option<PathBuf> {
+        Some(self.learn?.file(out))
+    }
+
+    /// The files of tokenizers that an earlier corpus of this name may have, but for one that is read.
+    pub fn files(&self, out: &Path) -> Vec<PathBuf> {
+        let read = self.tokenizer.as_ref().and_then(|path| path.canonicalize().ok());
+        let is_read = |path: &PathBuf| read.is_some() && path.canonicalize().ok() == read;
+        Learned::value_variants().iter().map(|kind| kind.file(out)).filter(|path| !is_read(path)).collect()
     }
 }
 
@@ -81,7 +95,7 @@ impl<'a> Tokens<'a> {
             };
             return Ok((Self { args, encoder, learned: None }, Vec::new()));
         };
-        let first = documents.take(args.learn_from).collect::<Result<Vec<_>, _>>()?;
+        let first = documents.take(args.learn_from.get()).collect::<Result<Vec<_>, _>>()?;
         let (texts, size) = (config.to_learn_from(&first), args.vocab.unwrap_or(0));
         let (encoder, learned) = match learned {
             Learned::Bpe => {
@@ -107,17 +121,15 @@ impl<'a> Tokens<'a> {
         self.encoder.piece(name).ok_or_else(unknown)
     }
 
-    /// Writes what was learned, and says where.
-    pub fn save(&self, out: &Path) -> Result<Option<PathBuf>> {
-        let path = self.args.learned_file(out);
-        if let Some(path) = &path {
-            match &self.learned {
-                Some(New::Bpe(tokenizer)) => tokenizer.save(path)?,
-                Some(New::Pieces(vocabulary)) => vocabulary.save(path).map_err(|error| invalid(&error))?,
-                None => {}
-            }
-        }
-        Ok(path)
+    /// Writes what was learned, to be published, and says where.
+    pub fn write(&self, out: &Path) -> Result<Option<(PathBuf, Unpublished<'static>)>> {
+        let (Some(path), Some(learned)) = (self.args.learned_file(out), &self.learned) else { return Ok(None) };
+        let text = match learned {
+            New::Bpe(tokenizer) => tokenizer.to_json()?,
+            New::Pieces(vocabulary) => vocabulary.lines(),
+        };
+        let file = Unpublished::write(&path, |write| write(text.as_bytes()))?;
+        Ok(Some((path, file)))
     }
 }
 

@@ -125,6 +125,19 @@ impl fmt::Debug for Unpublished<'_> {
     }
 }
 
+/// Gives several files their names, in this order, unless the name of one is a folder's: then none.
+///
+/// # Errors
+///
+/// When one cannot be renamed.
+pub fn publish_all<'a>(files: impl IntoIterator<Item = Unpublished<'a>>) -> Result<()> {
+    let files: Vec<Unpublished<'a>> = files.into_iter().collect();
+    if let Some(file) = files.iter().find(|file| file.path.is_dir()) {
+        return Err(Error::file(&file.path, "this is a folder; remove it, or choose another name"));
+    }
+    files.into_iter().try_for_each(Unpublished::publish)
+}
+
 /// Replaces a file: written under another name, synced, renamed.
 ///
 /// For a file that has one writer at a time: the other name is always the same, so that the next writer clears up what a
@@ -177,6 +190,19 @@ mod tests {
         assert_eq!(failed.unwrap_err().to_string(), "no more");
         assert!(Unpublished::write(Path::new(".."), |_| Ok(())).unwrap_err().to_string().contains("no name of a file"));
         assert_eq!((fs::read(&path).unwrap(), names(folder.path()).len()), (b"old".to_vec(), 1));
+    }
+
+    #[test]
+    fn of_several_none_is_published_where_one_cannot_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("b")).unwrap();
+        let write = |name: &str| Unpublished::write(&path(name), |write| write(name.as_bytes())).unwrap();
+        let refused = publish_all([write("a"), write("b")]).unwrap_err().to_string();
+        assert!(refused.contains("this is a folder; remove it"), "{refused}");
+        assert_eq!(names(folder.path()), ["b"]);
+        publish_all([write("a"), write("c")]).unwrap();
+        assert_eq!(names(folder.path()).len(), 3);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod folder;
 mod once;
 
 pub use disk::{Disk, DiskFile, FileSystem};
-pub use file::{Partial, Unpublished, replace};
+pub use file::{Partial, Unpublished, publish_all, replace};
 pub use once::once;
 
 pub(crate) use disk::{create_folder, remove_folder, rename, sync_folder, sync_parent};

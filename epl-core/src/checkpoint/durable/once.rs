@@ -1,20 +1,25 @@
 //! A folder that is made once, whoever needs it.
 
-use std::ffi::OsString;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::disk::{FileSystem, create_folder, rename, sync_folder};
 use crate::error::{Error, Result};
 
+/// What nobody has written in for so long has no maker.
+const OLD: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Makes a folder unless it is there, and says whether it was made: by the first process that asks, while the others wait until
 /// it is whole. Should that one end before, the next one makes it.
 ///
 /// `make` fills a folder beside `path`, which gets its name when it is whole. Beside it stays a file, `.NAME.lock`, that the
 /// processes wait at; on a disk that has no locks each makes the folder, and the first to end is read.
+/// What a maker has left that was killed, `.NAME.partial-…`, is removed by one that comes a day later.
 ///
 /// # Errors
 ///
@@ -39,8 +44,10 @@ pub fn once<E: From<Error>>(path: &Path, make: impl FnOnce(&Path) -> Result<(), 
     if path.exists() {
         return Ok(false);
     }
+    let begin = begin_of_partial(name);
+    remove_old(parent, &begin);
     // No other's: on a disk that several machines see, locks may hold on one machine only.
-    let made = folder_in(parent).map_err(|error| Error::file(parent, error))?;
+    let made = folder_in(parent, &begin).map_err(|error| Error::file(parent, error))?;
     make(made.path())?;
     sync_folder(&FileSystem, made.path())?;
     match rename(&FileSystem, made.path(), path) {
@@ -54,10 +61,38 @@ pub fn once<E: From<Error>>(path: &Path, make: impl FnOnce(&Path) -> Result<(), 
     }
 }
 
+/// How the names of folders begin that are to become this one; no such name is the begin of another's.
+fn begin_of_partial(name: &OsStr) -> OsString {
+    let mut begin = OsString::from(".");
+    begin.push(name);
+    begin.push(".partial-");
+    begin
+}
+
+/// Removes what makers have left that were killed. Where a lock does not hold, another may be at work: what was made or written in
+/// of late stays.
+fn remove_old(parent: &Path, begin: &OsStr) {
+    let is_old = |path: &Path| -> io::Result<bool> {
+        let changed = |path: &Path| fs::symlink_metadata(path)?.modified();
+        let mut last = changed(path)?;
+        for entry in fs::read_dir(path)? {
+            last = last.max(changed(&entry?.path())?);
+        }
+        Ok(last.elapsed().is_ok_and(|age| age > OLD))
+    };
+    let begins = |name: &OsStr| name.as_encoded_bytes().starts_with(begin.as_encoded_bytes());
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten().filter(|entry| begins(&entry.file_name())) {
+        if is_old(&entry.path()).unwrap_or(false) {
+            // It is in nobody's way: whoever may not remove it goes on.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A folder of its own name, as open to others as every one that is made.
-fn folder_in(parent: &Path) -> io::Result<TempDir> {
+fn folder_in(parent: &Path, begin: &OsStr) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".partial-");
+    builder.prefix(begin);
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
     builder.tempdir_in(parent)
@@ -65,7 +100,6 @@ fn folder_in(parent: &Path) -> io::Result<TempDir> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -93,6 +127,25 @@ mod tests {
         });
         assert_eq!((made, calls.load(Ordering::Relaxed)), (1, 1));
         assert!(!once(&path, |_| Err(Error::invalid("it is there"))).unwrap());
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed_when_it_is_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in [".it.partial-old", ".it.partial-new", ".other.partial-old"] {
+            fs::create_dir(path(name)).unwrap();
+            fs::write(path(name).join("half"), "").unwrap();
+            if name.ends_with("old") {
+                let long_ago = std::time::SystemTime::now() - 2 * OLD;
+                for path in [path(name).join("half"), path(name)] {
+                    File::open(path).unwrap().set_modified(long_ago).unwrap();
+                }
+            }
+        }
+        assert!(once::<Error>(&path("it"), |_| Ok(())).unwrap());
+        let left = [".it.partial-old", ".it.partial-new", ".other.partial-old"].map(|name| path(name).exists());
+        assert_eq!(left, [false, true, true]);
     }
 
     #[test]

@@ -42,13 +42,14 @@ impl From<String> for Document {
 /// Behind an error comes nothing more.
 #[derive(Debug)]
 pub struct Documents {
-    files: std::vec::IntoIter<PathBuf>,
+    /// With what is open already of those that can be read once only.
+    files: std::vec::IntoIter<(PathBuf, Option<LineReader>)>,
     form: DocumentForm,
     reader: Option<(LineReader, Arc<Path>)>,
 }
 
 impl Documents {
-    /// The documents of these files, all of which can be opened now.
+    /// The documents of these files, all of which can be opened now. They may be pipes, too.
     ///
     /// # Errors
     /// [`Error::NoFile`] without a file; [`Error::Open`], [`Error::Read`].
@@ -56,7 +57,13 @@ impl Documents {
         if files.is_empty() {
             return Err(Error::NoFile);
         }
-        files.iter().try_for_each(|file| LineReader::open(file).map(drop))?;
+        let open = |file: PathBuf| {
+            let reader = LineReader::open(&file)?;
+            // What came through a pipe does not come again. Of files more may be given than can be open at a time.
+            let is_file = fs::metadata(&file).is_ok_and(|about| about.is_file());
+            Ok((file, (!is_file).then_some(reader)))
+        };
+        let files = files.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         Ok(Self { files: files.into_iter(), form, reader: None })
     }
 
@@ -78,8 +85,9 @@ impl Documents {
     fn find(&mut self) -> Result<Option<Document>> {
         loop {
             let Some((reader, path)) = &mut self.reader else {
-                let Some(file) = self.files.next() else { return Ok(None) };
-                self.reader = Some((LineReader::open(&file)?, file.into()));
+                let Some((file, open)) = self.files.next() else { return Ok(None) };
+                let reader = open.map_or_else(|| LineReader::open(&file), Ok)?;
+                self.reader = Some((reader, file.into()));
                 continue;
             };
             let found = match self.form {
@@ -124,17 +132,21 @@ fn paragraph(reader: &mut LineReader) -> Result<Option<(String, usize)>> {
 
 /// The text of an object's field, or what is wrong.
 fn of_json(line: &str, field: &str) -> Result<String, String> {
-    let object: Value = serde_json::from_str(line).map_err(|error| format!("not JSON: {error}"))?;
+    let object: Value =
+        serde_json::from_str(line).map_err(|error| format!("not JSON: {error}; give one object a line"))?;
     match object {
         Value::Object(mut fields) => match fields.remove(field) {
             Some(Value::String(text)) => Ok(text),
-            Some(_) => Err(format!("its field \"{field}\" is no string")),
+            Some(_) => Err(format!("its field \"{field}\" is no string; name one that is, or mend the line")),
+            None if fields.is_empty() => {
+                Err(format!("the object has no field at all; give it \"{field}\", or leave the line out"))
+            }
             None => {
                 let found = fields.keys().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
                 Err(format!("the object has no field \"{field}\", but {found}; name the one with the text"))
             }
         },
-        _ => Err(format!("it is no object such as {{\"{field}\": \"…\"}}")),
+        _ => Err(format!("it is no object; give one a line, such as {{\"{field}\": \"…\"}}")),
     }
 }
 

@@ -280,7 +280,8 @@ fn decoders() {
     let qwen3 = llama.clone().with_qk_norm(true).with_head_dim(Some(6)).with_tied_head(true);
     let gemma2 = llama.clone().with_head_dim(Some(6)).with_scaled_embeddings(true).with_zero_centered_gamma(true);
     let gemma2 = gemma2.with_sandwich_norm(true).with_windows(vec![Some(3), None]).with_tied_head(true);
-    let gemma2 = gemma2.with_attention_softcap(Some(2.0)).with_logit_softcap(Some(4.0));
+    // The root of its width, by which embeddings are scaled, is rounded in 16 bits.
+    let gemma2 = gemma2.with_d_model(24).with_attention_softcap(Some(2.0)).with_logit_softcap(Some(4.0));
     for (what, shape) in [("GPT-2", gpt2.with_deviation(0.2)), ("Llama", llama), ("Qwen3", qwen3), ("Gemma 2", gemma2)]
     {
         let batch = |rank: usize, device: &Device| {
