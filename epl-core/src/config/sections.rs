@@ -316,6 +316,8 @@ options! {
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Save after every so many steps; none: only at the end.
         save_every: Option<usize> = None, MAYBE_COUNT, Implemented;
+        /// Write each step's numbers as events of TensorBoard, too: into the folder `tensorboard` of the run.
+        tensorboard: bool = false, ValueKind::Switch, Implemented;
     }
     /// The learning rate: a warm-up, then one of the usual shapes.
     schedule: ScheduleConfig {

@@ -11,7 +11,7 @@ use super::cycle::Cycle;
 use super::hook::Hook;
 use super::hooks::{
     CheckReplicas, Curve, EvaluateEvery, EvaluateWith, KeepBest, MetricsLog, OpenFolder, Progress, SaveEvery,
-    StopOnRequest, ValidLoss,
+    StopOnRequest, TensorBoard, ValidLoss,
 };
 use super::interruption::Interruption;
 use super::lock::FolderLock;
@@ -364,6 +364,9 @@ impl<'a, M: Model> Trainer<'a, M> {
             // The log first: a resumed curve reads it once it is cut.
             let metrics = out.join("metrics.jsonl");
             hooks.push(Box::new(MetricsLog::new(&metrics)));
+            if self.config.tensorboard {
+                hooks.push(Box::new(TensorBoard::new(out.join("tensorboard"))));
+            }
             hooks.push(Box::new(Curve::new(out.join("loss.svg")).with_history(metrics)));
         }
         if !self.quiet {

@@ -44,7 +44,7 @@ pub mod fit;
 pub use checkpoint::{CheckpointId, Checkpoints, FailedSave, RunState, fingerprint};
 pub use fit::{Trained, Trainer};
 pub use hook::Hook;
-pub use hooks::{Curve, MetricsLog, Progress};
+pub use hooks::{Curve, MetricsLog, Progress, TensorBoard};
 pub use lock::check_unused;
 pub use record::{Evaluation, StepRecord, Summary};
 pub use run::Run;

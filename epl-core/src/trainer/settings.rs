@@ -77,6 +77,9 @@ pub struct TrainerConfig {
     pub check_replicas_every: Option<u64>,
     /// Which checkpoint is kept beside the last ones. An evaluation that finds a better one saves it at once.
     pub keep_best: Option<Best>,
+    /// Whether the first rank also writes `metrics.jsonl`'s numbers as events of TensorBoard, into `tensorboard/` in `out`.
+    #[config(default = false)]
+    pub tensorboard: bool,
     /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`, `lock`, and `launch` where `epl-launch` has
     /// started it. None: nothing is written.
     pub out: Option<PathBuf>,
@@ -109,6 +112,7 @@ impl TrainerConfig {
             .with_micro_batches(config.num_micro_batch(replicas)?)
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
             .with_save_every(train.save_every.map(|steps| steps as u64))
+            .with_tensorboard(train.tensorboard)
             .with_num_workers(config.io.num_workers)
             .with_prefetch(config.io.prefetch)
             .with_resume_restarted(launch.as_ref().is_some_and(|launch| launch.restarts > 0))
@@ -145,6 +149,11 @@ impl TrainerConfig {
                 "evaluation every {every} steps, and nothing to evaluate; give the trainer validation data or an \
                  evaluation of its own"
             ));
+        }
+        if self.out.is_none() && self.tensorboard {
+            return refuse(
+                "events of TensorBoard, and no folder for them; set `out`, or train.tensorboard = false".to_string(),
+            );
         }
         if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || self.resume) {
             return refuse("saving or resuming, and no folder for it; set `out`".to_string());

@@ -3,7 +3,8 @@
 //! In the order in which a trainer calls them:
 //!
 //! - `folder`: opens the folder of a run, new or to be resumed.
-//! - `metrics_log`: the log, `metrics.jsonl`. On the first rank only, as the next two.
+//! - `metrics_log`: the log, `metrics.jsonl`. On the first rank only, as the next three.
+//! - `tensorboard`: the same numbers as events of TensorBoard.
 //! - `curve`: the loss as a picture.
 //! - `progress`: a bar, or lines where there is no terminal.
 //! - `stopping`: ends the run on all ranks after the same step. From here on all know whether it was the last.
@@ -15,6 +16,7 @@
 
 mod folder;
 mod metrics_log;
+mod tensorboard;
 mod curve;
 mod progress;
 mod stopping;
@@ -34,3 +36,4 @@ pub use progress::Progress;
 pub use replicas::CheckReplicas;
 pub use saving::SaveEvery;
 pub use stopping::StopOnRequest;
+pub use tensorboard::TensorBoard;

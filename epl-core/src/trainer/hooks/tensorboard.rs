@@ -1,0 +1,226 @@
+//! What TensorBoard shows of a run.
+//!
+//! Its format: records of TensorFlow (`tfrecord`), each an `Event` of Protocol Buffers, of which scalars need five fields
+//! (`tensorflow/core/util/event.proto`, `summary.proto`).
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::error::{Error, Result};
+use crate::model::segment::Model;
+use crate::trainer::hook::Hook;
+use crate::trainer::record::{Evaluation, StepRecord};
+use crate::trainer::run::Run;
+
+/// Writes each step's numbers as events that TensorBoard reads: `tensorboard --logdir FOLDER`.
+///
+/// | tag | value |
+/// |---|---|
+/// | `loss`, `grad_norm`, `lr`, `tokens_per_second`, `seconds`, `data_wait` | as in [`MetricsLog`](super::MetricsLog) |
+/// | `bubble`, `loss_scale`, `skipped` | the same, where there are any |
+/// | `terms/NAME`, `metrics/NAME` | the loss terms, and the layers' metrics; of several numbers each, `metrics/NAME/0` and on |
+/// | `valid_loss`, … | what an evaluation found |
+///
+/// Each run has a file of its own. One that is resumed tells TensorBoard to forget what an earlier one wrote of the steps that are made
+/// again.
+#[derive(Debug)]
+pub struct TensorBoard {
+    folder: PathBuf,
+    file: Option<(PathBuf, File)>,
+}
+
+/// The format's version, which the first event of a file says.
+const VERSION: &str = "brain.Event:2";
+
+impl TensorBoard {
+    /// Events in a file of this folder. Nothing is touched until the run begins.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into(), file: None }
+    }
+
+    /// Makes the file of a run that goes on after so many steps.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn open(&mut self, done: u64) -> Result<()> {
+        fs::create_dir_all(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
+        let now = since_epoch();
+        // Readers go through files in the order of these names.
+        let name =
+            format!("events.out.tfevents.{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
+        let path = self.folder.join(name);
+        let file = File::create_new(&path).map_err(|error| Error::file(&path, error))?;
+        self.file = Some((path, file));
+        self.append(0, &field(3, VERSION.as_bytes()))?;
+        if done == 0 {
+            return Ok(());
+        }
+        // A session's start, which is the first value of its enumeration.
+        self.append(done + 1, &field(7, &[1 << 3, 1]))
+    }
+
+    /// Writes numbers of a step.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written: it keeps what it had.
+    pub fn add(&mut self, step: u64, scalars: &[(String, f64)]) -> Result<()> {
+        let value = |(tag, value): &(String, f64)| {
+            let value = [&[2 << 3 | 5][..], &(*value as f32).to_le_bytes()].concat();
+            field(1, &[field(1, tag.as_bytes()), value].concat())
+        };
+        self.append(step, &field(5, &scalars.iter().flat_map(value).collect::<Vec<u8>>()))
+    }
+
+    /// Writes an event, whole or not at all.
+    fn append(&mut self, step: u64, what: &[u8]) -> Result<()> {
+        let Some((path, file)) = &mut self.file else { return Ok(()) };
+        let event = [&[1 << 3 | 1][..], &since_epoch().to_le_bytes(), &[2 << 3], &varint(step), what].concat();
+        let start = file.metadata().map_err(|error| Error::file(&*path, error))?.len();
+        file.write_all(&record(&event)).map_err(|error| {
+            // A reader would take the rest of the file for a damaged one; what also fails here, it does.
+            let _ = file.set_len(start);
+            Error::file(&*path, error)
+        })
+    }
+}
+
+fn since_epoch() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// A record with its length, and checksums of both.
+fn record(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    let masked = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    [&length[..], &masked(&length), data, &masked(data)].concat()
+}
+
+/// A field of Protocol Buffers that holds bytes, a text or a message.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2][..], &varint(bytes.len() as u64), bytes].concat()
+}
+
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 128 {
+        bytes.push(number as u8 | 128);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// What is told of a step.
+fn scalars(record: &StepRecord) -> Vec<(String, f64)> {
+    let report = &record.report;
+    let own = [
+        ("loss", Some(report.loss)),
+        ("grad_norm", Some(report.grad_norm)),
+        ("lr", Some(record.rate)),
+        ("tokens_per_second", Some(record.tokens_per_second())),
+        ("seconds", Some(record.time.as_secs_f64())),
+        ("data_wait", Some(record.data_wait.as_secs_f64())),
+        ("bubble", record.bubble),
+        ("loss_scale", report.loss_scale),
+        ("skipped", record.skipped.map(|steps| steps as f64)),
+    ];
+    let own = own.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
+    let terms = report.terms.iter().map(|(name, value)| (format!("terms/{name}"), *value));
+    let metrics = report.metrics.iter().flat_map(|(name, values)| {
+        let tag =
+            move |at: usize| if values.len() == 1 { format!("metrics/{name}") } else { format!("metrics/{name}/{at}") };
+        values.iter().enumerate().map(move |(at, value)| (tag(at), *value))
+    });
+    own.chain(terms).chain(metrics).collect()
+}
+
+impl<M: Model> Hook<M> for TensorBoard {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        self.open(run.step())
+    }
+
+    fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
+        run.forgive(self.add(record.step, &scalars(record)));
+        Ok(())
+    }
+
+    fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {
+        let values: Vec<_> = evaluation.values.iter().map(|(name, value)| (name.to_string(), *value)).collect();
+        run.forgive(self.add(evaluation.step, &values));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::record::tests::{evaluation, record};
+
+    fn bytes(board: &TensorBoard) -> Vec<u8> {
+        fs::read(&board.file.as_ref().unwrap().0).unwrap()
+    }
+
+    /// The events of a file, each without its time, as its checksums say.
+    fn events(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut events = Vec::new();
+        while !bytes.is_empty() {
+            let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            let (whole, rest) = bytes.split_at(16 + length);
+            assert_eq!(super::record(&whole[12..12 + length]), whole);
+            assert_eq!(whole[12], 9);
+            events.push(whole[21..12 + length].to_vec());
+            bytes = rest;
+        }
+        events
+    }
+
+    /// `tools/check_tensorboard.py` has TensorBoard's own reader read a run's.
+    #[test]
+    fn a_record_is_that_of_tensorflow() {
+        // By the checksums of the package `tensorboard`.
+        let expected = [3, 0, 0, 0, 0, 0, 0, 0, 176, 153, 73, 14, 97, 98, 99, 110, 87, 241, 33];
+        assert_eq!(super::record(b"abc"), expected);
+        assert_eq!(varint(300), [0xac, 2]);
+        assert_eq!(field(3, b"x"), [0x1a, 1, b'x']);
+    }
+
+    #[test]
+    fn a_run_has_a_file_and_one_that_is_resumed_says_where_it_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut board = TensorBoard::new(folder.path().join("events"));
+        board.open(0).unwrap();
+        board.add(300, &[("loss".into(), 2.0)]).unwrap();
+        let first = events(&bytes(&board));
+        assert_eq!(first[0], [&[0x10, 0, 0x1a, 13][..], VERSION.as_bytes()].concat());
+        let value = [&[0x0a, 4][..], b"loss", &[0x15], &2f32.to_le_bytes()].concat();
+        assert_eq!(first[1], [&[0x10, 0xac, 2, 0x2a, 13, 0x0a, 11][..], &value].concat());
+        board.open(7).unwrap();
+        assert_eq!(events(&bytes(&board))[1], [0x10, 8, 0x3a, 2, 8, 1]);
+        assert_eq!(fs::read_dir(folder.path().join("events")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn all_numbers_of_a_step_have_their_tags() {
+        let record = record(2);
+        let found = scalars(&record);
+        let of = |tag: &str| found.iter().find(|(name, _)| name == tag).map(|(_, value)| *value);
+        assert_eq!(of("loss"), Some(record.report.loss));
+        assert_eq!(of("terms/cross_entropy"), Some(record.report.terms[0].1));
+        assert_eq!(of("metrics/tokens_per_expert/1"), Some(5.0));
+        assert_eq!(of("lr"), Some(record.rate));
+        assert!(evaluation(2).get("valid_loss").is_some());
+    }
+
+    /// Every write to this file finds the disk full.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let full = File::options().append(true).open("/dev/full").unwrap();
+        let mut board = TensorBoard { folder: PathBuf::new(), file: Some(("/dev/full".into(), full)) };
+        assert!(board.add(1, &[("loss".into(), 1.0)]).unwrap_err().to_string().contains("/dev/full"));
+    }
+}

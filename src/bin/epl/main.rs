@@ -1,0 +1,66 @@
+//! One name for the programs of EPL.
+//!
+//! ```text
+//! epl new mine                            a project with the smallest program, its options and a test
+//! epl launch --workers 2 -- mine          epl-launch
+//! epl ckpt list out/numbers               epl-ckpt
+//! epl corpus texts --out data/t …         epl-corpus
+//! ```
+//!
+//! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
+
+mod new;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "epl", version, about = "Trains Burn models across many devices")]
+#[command(after_help = "`epl launch`, `epl ckpt` and `epl corpus` run epl-launch, epl-ckpt and epl-corpus.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Makes a project with the smallest program, its options and a test.
+    New {
+        /// The folder, whose last part is the project's name.
+        path: PathBuf,
+        /// The folder of EPL's sources. Default: where this program was built from
+        #[arg(long, value_name = "DIR")]
+        epl: Option<PathBuf>,
+    },
+    #[command(external_subcommand)]
+    Program(Vec<OsString>),
+}
+
+/// Ends as `epl-NAME` does.
+fn run(words: &[OsString]) -> Result<ExitCode, String> {
+    let (name, arguments) = words.split_first().ok_or("give the name of a program")?;
+    let program = format!("epl-{}{}", name.display(), std::env::consts::EXE_SUFFIX);
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(&program)));
+    let found = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&program));
+    let status = Command::new(found).args(arguments).status().map_err(|error| {
+        format!(
+            "cannot run {program}: {error}; there are `epl new`, launch, ckpt and corpus, whose programs `cargo install` puts beside \
+             this one: --path . for epl-ckpt and epl-corpus, --path epl-launch for epl-launch"
+        )
+    })?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
+        Action::Program(words) => run(&words),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::from(2)
+    })
+}
