@@ -6,7 +6,7 @@ use std::process::Command;
 
 use epl::prelude::Config;
 
-#[path = "../../src/bin/epl/template/src/lib.rs"]
+#[path = "../../templates/project/src/lib.rs"]
 mod project;
 
 fn run(folder: &Path, arguments: &str) -> (Option<i32>, String) {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 /// The files of a project, in which `@name@` stands for its name, `@crate@` for that of its library, `@epl@` for the folder of EPL's
 /// sources.
 const FILES: [(&str, &str); 6] = [
-    ("Cargo.toml", include_str!("template/Cargo.toml.in")),
-    ("train.toml", include_str!("template/train.toml")),
+    ("Cargo.toml", include_str!("../../../templates/project/Cargo.toml.in")),
+    ("train.toml", include_str!("../../../templates/project/train.toml")),
     (".gitignore", "/out\n/target\n"),
-    ("src/lib.rs", include_str!("template/src/lib.rs")),
-    ("src/main.rs", include_str!("template/src/main.rs.in")),
-    ("tests/ranks.rs", include_str!("template/tests/ranks.rs.in")),
+    ("src/lib.rs", include_str!("../../../templates/project/src/lib.rs")),
+    ("src/main.rs", include_str!("../../../templates/project/src/main.rs.in")),
+    ("tests/ranks.rs", include_str!("../../../templates/project/tests/ranks.rs.in")),
 ];
 
 /// Makes a project in a folder that is not there yet.
