@@ -158,7 +158,7 @@ impl Args {
             lines.median(0, "peak_mib"),
             lines.median(1, "peak_mib"),
             self.pairs,
-            lines.agree("written="),
+            lines.agree("written"),
         );
         Ok(())
     }

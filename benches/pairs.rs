@@ -33,12 +33,17 @@ impl Pairs {
     }
 }
 
-/// A number of a line of `key=value`.
-fn number(line: &str, key: &str) -> Option<f64> {
-    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+/// What a line of `key=value` says of a key.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The line of a program that says what a step took.
+/// A number of such a line.
+fn number(line: &str, key: &str) -> Option<f64> {
+    value(line, key)?.parse().ok()
+}
+
+/// The line of a program that says `ms=…`.
 fn line_of(command: &mut Command) -> Result<String, String> {
     let ran = command.output().map_err(|error| format!("the program cannot be run: {error}"))?;
     let text = String::from_utf8_lossy(&ran.stdout);
@@ -76,9 +81,8 @@ impl Lines {
         quartiles(self.all(1, key).iter().zip(self.all(0, key)).map(|(peer, ours)| peer / ours).collect())
     }
 
-    /// Whether both said the same word of a key in each pair.
+    /// Whether both said the same of a key in each pair.
     pub fn agree(&self, key: &str) -> bool {
-        let word = |line: &str| line.split_whitespace().find_map(|word| Some(word.strip_prefix(key)?.to_string()));
-        self.0.iter().all(|[ours, peer]| word(ours).is_some() && word(ours) == word(peer))
+        self.0.iter().all(|[ours, peer]| value(ours, key).is_some() && value(ours, key) == value(peer, key))
     }
 }

@@ -49,7 +49,6 @@ pub use model::chain_carry::ChainCarry;
 pub use model::context::{Context, Groups, Pass};
 pub use model::decay::{AverageDecay, MovingAverage};
 pub use model::loss::{Loss, LossWeights, Term, TermKind};
-pub use model::own_backward::WithBackward;
 pub use model::place::Place;
 pub use model::precision::HalfPrecision;
 pub use model::rerun::checkpoint;

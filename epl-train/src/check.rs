@@ -9,6 +9,8 @@ use burn_train::{Learner, LearnerModel};
 use epl_core::optim::OptimizerConfig;
 use epl_core::{Error, Result};
 
+use crate::records::{Named, named};
+
 /// So many elements of parameters are tried at a time, if a parameter has no more by itself.
 const AT_A_TIME: usize = 1 << 22;
 
@@ -30,16 +32,14 @@ pub(crate) fn same_optimizer<M: LearnerModel, O: OptimizerConfig>(learner: &Lear
         return Ok(());
     }
     let Some(learner) = at_largest_rate(learner) else { return Ok(()) };
-    let mut sizes = Sizes { path: Vec::new(), found: Vec::new() };
-    learner.model().visit(&mut sizes);
     let (mut chunk, mut elements) = (Vec::new(), 0);
-    for (path, id, size) in sizes.found {
-        if !chunk.is_empty() && elements + size > AT_A_TIME {
+    for parameter in named(&learner.model()).into_iter().filter(|parameter| parameter.is_trained) {
+        if !chunk.is_empty() && elements + parameter.elements > AT_A_TIME {
             compare(&learner, optimizer, &core::mem::take(&mut chunk))?;
             elements = 0;
         }
-        elements += size;
-        chunk.push((path, id));
+        elements += parameter.elements;
+        chunk.push(parameter);
     }
     compare(&learner, optimizer, &chunk)
 }
@@ -59,34 +59,13 @@ fn at_largest_rate<M: LearnerModel>(learner: &Learner<M>) -> Option<Learner<M>> 
     (largest.0 > 0.0).then_some(at)
 }
 
-struct Sizes {
-    path: Vec<String>,
-    found: Vec<(String, ParamId, usize)>,
-}
-
-impl ModuleVisitor for Sizes {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_string());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
-            self.found.push((self.path.join("."), param.id, param.val().shape().num_elements()));
-        }
-    }
-}
-
 /// Compares the two for some parameters.
 fn compare<M: LearnerModel, O: OptimizerConfig>(
     learner: &Learner<M>,
     optimizer: &O,
-    parameters: &[(String, ParamId)],
+    parameters: &[Named],
 ) -> Result<()> {
-    let names: HashMap<ParamId, &String> = parameters.iter().map(|(path, id)| (*id, path)).collect();
+    let names: HashMap<ParamId, &String> = parameters.iter().map(|named| (named.id, &named.path)).collect();
     let mut theirs = learner.clone();
     for step in 0..2 {
         let mut gradients = Gradients { names: &names, step, gradients: GradientsParams::new() };

@@ -14,7 +14,7 @@ use burn_train::{
 use epl_comm::ReduceOp;
 use epl_core::data::{BatchShard, Rows};
 use epl_core::optim::OptimizerConfig;
-use epl_core::{Engine, Epl, Error, Result, WithBackward};
+use epl_core::{Engine, Epl, Error, Result, WithLoss};
 
 use crate::batch::{self, Part, Weight, Whole};
 use crate::desk::{At, Desk, processed};
@@ -56,7 +56,7 @@ where
     let loaders = reads
         .then(|| (shared.loaders.0.to_device(&device), shared.loaders.1.to_device(&device.clone().without_autodiff())));
     let mut learner = lock(&shared.learner).clone();
-    let ids = records::paths(&learner.model()).into_iter().map(|(_, id)| id).collect();
+    let ids = records::named(&learner.model()).into_iter().map(|named| named.id).collect();
     learner.fork(&device);
     let (outbox, mut model) = (Outbox::<TrainOut<M>>::default(), learner.model());
     if shared.told.checkpointing {
@@ -86,7 +86,7 @@ fn engine<M, O>(
     shared: &Shared<'_, M, O>,
     model: M,
     outbox: &Outbox<TrainOut<M>>,
-) -> Result<Engine<WithBackward<M, Part<TrainInput<M>>>>>
+) -> Result<Engine<WithLoss<M, Part<TrainInput<M>>>>>
 where
     M: LearnerModel + TrainStep<Input: Rows>,
     O: OptimizerConfig,
@@ -100,7 +100,7 @@ where
             // The learner sums the means of the batches that it accumulates.
             (grads, part.batches as f64)
         };
-        WithBackward::new(model.clone(), step).weighted_by(move |part: &Part<_>| part.share(weight.as_ref()))
+        WithLoss::with_backward(model.clone(), step).weighted_by(move |part: &Part<_>| part.share(weight.as_ref()))
     };
     let mut engine = Engine::build(epl, wrapped, &shared.told.optimizer)?;
     let (world, mesh) = (engine.context().world().size(), engine.context().mesh());
@@ -123,7 +123,7 @@ where
     TrainInput<M>: Rows,
 {
     shared: &'a Shared<'a, M, O>,
-    engine: Engine<WithBackward<M, Part<TrainInput<M>>>>,
+    engine: Engine<WithLoss<M, Part<TrainInput<M>>>>,
     /// Its scheduler says the rates; on the first rank its model and optimizer are filled where they are saved.
     learner: Learner<M>,
     /// The identifiers of the learner's parameters, in the order of the plan's records.

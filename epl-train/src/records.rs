@@ -18,11 +18,19 @@ use epl_core::{Error, ParamRecord, Result};
 /// Under which Burn keeps how many dims a parameter has.
 const DIMS: &str = "__rank";
 
-/// The paths of a model's parameters, in its order, and their identifiers. What is lazy gets its values.
-pub(crate) fn paths<M: Module>(model: &M) -> Vec<(String, ParamId)> {
+/// A parameter of a model.
+pub(crate) struct Named {
+    pub path: String,
+    pub id: ParamId,
+    pub elements: usize,
+    pub is_trained: bool,
+}
+
+/// A model's parameters, in its order. What is lazy gets its values.
+pub(crate) fn named<M: Module>(model: &M) -> Vec<Named> {
     struct Paths {
         path: Vec<String>,
-        found: Vec<(String, ParamId)>,
+        found: Vec<Named>,
     }
     impl ModuleVisitor for Paths {
         fn enter_module(&mut self, name: &str, _container_type: &str) {
@@ -34,8 +42,13 @@ pub(crate) fn paths<M: Module>(model: &M) -> Vec<(String, ParamId)> {
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let _ = param.val();
-            self.found.push((self.path.join("."), param.id));
+            let elements = param.val().shape().num_elements();
+            self.found.push(Named {
+                path: self.path.join("."),
+                id: param.id,
+                elements,
+                is_trained: param.is_require_grad(),
+            });
         }
 
         fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
@@ -59,15 +72,15 @@ pub(crate) fn states<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreCl
         .checkpoint(learner, 0, store);
     let record: Option<OptimizerRecord> = kept.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     match record.filter(|record| !record.is_empty()) {
-        Some(record) => read(record, &paths(&learner.model())),
+        Some(record) => read(record, &named(&learner.model())),
         None => Ok(WholeStates::new()),
     }
 }
 
 /// A record by the identifiers of parameters.
-fn read(record: OptimizerRecord, paths: &[(String, ParamId)]) -> Result<WholeStates> {
+fn read(record: OptimizerRecord, parameters: &[Named]) -> Result<WholeStates> {
     let failed = |error: &dyn core::fmt::Display| Error::invalid(format!("the learner's optimizer record: {error}"));
-    let names: HashMap<u64, &String> = paths.iter().map(|(path, id)| (id.val(), path)).collect();
+    let names: HashMap<u64, &String> = parameters.iter().map(|named| (named.id.val(), &named.path)).collect();
     let reader = record.into_bytes().map_err(|error| failed(&error))?;
     let reader = burn_pack::Reader::from_bytes(reader).map_err(|error| failed(&error))?;
     let mut states = WholeStates::new();

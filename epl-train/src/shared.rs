@@ -88,7 +88,7 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
     /// When the state is not that of the model, or the learner's optimizer is another than the strategy's.
     pub fn prepare(&self) -> Result<()> {
         let mut learner = lock(&self.learner);
-        records::paths(&learner.model());
+        records::named(&learner.model());
         let states = match lock(&self.desk).as_ref() {
             Some(desk) => records::states(&learner, &desk.store)?,
             None => WholeStates::new(),

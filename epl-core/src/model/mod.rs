@@ -15,7 +15,7 @@
 //! - `rerun`: a part of a model whose forward is run again in backward.
 //! - `loss`: sums and weights.
 //! - `segment`: what the engine asks of a model.
-//! - `whole`, `own_backward`, `chain`: a model of one segment, one that differentiates itself, and an ordinary model as a chain of them; `chain_carry`: what these hand on.
+//! - `whole`, `chain`: a model of one segment, and an ordinary model as a chain of them; `chain_carry`: what these hand on.
 
 pub mod output;
 pub(crate) mod decay;
@@ -34,6 +34,5 @@ pub(crate) mod rerun;
 pub(crate) mod loss;
 pub(crate) mod segment;
 pub(crate) mod whole;
-pub(crate) mod own_backward;
 pub(crate) mod chain;
 pub(crate) mod chain_carry;

@@ -1,9 +1,10 @@
-//! An ordinary model with a mean loss, run as a whole.
+//! An ordinary model with a mean loss, run as a whole; the loss is differentiated by the engine, or by the model itself.
 
 use core::fmt;
 use std::sync::Arc;
 
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 
 use crate::model::batch::{Batch, BatchTensors};
@@ -66,17 +67,17 @@ impl<B> Clone for MeanWeight<B> {
 pub struct WithLoss<M, B> {
     /// The model.
     pub model: M,
-    mean: BatchMean<M, B>,
+    loss: BatchLoss<M, B>,
     weight: MeanWeight<B>,
     batch: BatchTensors<B>,
 }
 
-type MeanFn<M, B> = dyn Fn(&M, &B) -> Tensor<1> + Send + Sync;
+type LossFn<M, B> = dyn Fn(&M, &B) -> Loss + Send + Sync;
 
 /// The mean loss of a batch.
-struct BatchMean<M, B>(Arc<MeanFn<M, B>>);
+struct BatchLoss<M, B>(Arc<LossFn<M, B>>);
 
-impl<M, B> Clone for BatchMean<M, B> {
+impl<M, B> Clone for BatchLoss<M, B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -92,7 +93,40 @@ impl<M, B> WithLoss<M, B> {
     where
         B: Batch,
     {
-        Self { model, mean: BatchMean(Arc::new(mean)), weight: MeanWeight::ROWS, batch: BatchTensors::of().with_loss() }
+        let loss = move |model: &M, batch: &B| Loss::new().with_mean(LOSS, widen(mean(model, batch)), 1.0);
+        Self::of(model, loss, BatchTensors::of().with_loss())
+    }
+
+    /// A model with a step of its own: forward, and the backward of a loss that is a mean over the rows of a batch, or over
+    /// something else that is [said](Self::weighted_by). It returns the gradients, and a factor on them, the same for all
+    /// micro-batches of a step. The engine weighs, reduces and clips them and updates the parameters, as it does where it
+    /// differentiates a loss itself; it does not know the loss, so that reports tell none.
+    ///
+    /// Not under mixed precision, where the loss is scaled.
+    ///
+    /// ```
+    /// # use burn::nn::Linear;
+    /// # use burn::optim::GradientsParams;
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::WithLoss;
+    /// # fn example(net: Linear) {
+    /// let step = |net: &Linear, batch: &Tensor<2>| {
+    ///     let loss = net.forward(batch.clone()).powi_scalar(2).mean();
+    ///     (GradientsParams::from_grads(loss.backward(), net), 1.0)
+    /// };
+    /// let net = WithLoss::with_backward(net, step);
+    /// # }
+    /// ```
+    pub fn with_backward(model: M, step: impl Fn(&M, &B) -> (GradientsParams, f64) + Send + Sync + 'static) -> Self {
+        let loss = move |model: &M, batch: &B| {
+            let (gradients, factor) = step(model, batch);
+            Loss::of_gradients(LOSS, gradients, factor)
+        };
+        Self::of(model, loss, BatchTensors::unknown())
+    }
+
+    fn of(model: M, loss: impl Fn(&M, &B) -> Loss + Send + Sync + 'static, batch: BatchTensors<B>) -> Self {
+        Self { model, loss: BatchLoss(Arc::new(loss)), weight: MeanWeight::ROWS, batch }
     }
 
     /// Says what the loss of a batch is a mean over, where it is not its rows: the targets that are no padding, or the sum of
@@ -127,7 +161,7 @@ impl<M, B> WithLoss<M, B> {
     }
 
     fn with_model(&self, model: M) -> Self {
-        Self { model, mean: self.mean.clone(), weight: self.weight.clone(), batch: self.batch }
+        Self { model, loss: self.loss.clone(), weight: self.weight.clone(), batch: self.batch }
     }
 }
 
@@ -201,7 +235,7 @@ impl<M: Module, B: Send> Model for WithLoss<M, B> {
     }
 
     fn loss(&self, (): (), batch: &B) -> Loss {
-        Loss::new().with_mean(LOSS, widen((self.mean.0)(&self.model, batch)), 1.0)
+        (self.loss.0)(&self.model, batch)
     }
 
     fn batch_tensors(&self) -> BatchTensors<B> {

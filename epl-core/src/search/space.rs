@@ -36,7 +36,7 @@ pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
 /// replicas divide rows evenly or by their speed.
 pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize) -> Vec<Shape> {
     let (ranks, are_alike, batch) = (judge.cluster.world_size(), judge.devices.are_alike(), judge.batch);
-    let keeps_micro_batches = judge.keeps_micro_batches();
+    let are_kept = judge.keeps_micro_batches();
     let mut shapes = Vec::new();
     for (tensor, expert) in divisions(given, ranks) {
         let rest = ranks / tensor;
@@ -48,10 +48,7 @@ pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize) -> Vec<
                 continue;
             }
             let sizes = [data, stages, tensor, expert];
-            let numbers = match keeps_micro_batches {
-                true => given.num_micro_batch(data).into_iter().collect(),
-                false => micro_batches(given, data, stages, batch),
-            };
+            let numbers = micro_batches((given, are_kept), data, stages, batch);
             let lies = arrangements(given, are_alike, sizes);
             // Neighbours differ in chunks and schedules alone.
             let common = numbers.into_iter().flat_map(|number| lies.iter().map(move |lies| (number, *lies)));
@@ -83,10 +80,10 @@ fn arrangements(given: &Config, are_alike: bool, [data, stages, ..]: [usize; 4])
         .collect()
 }
 
-/// How many micro-batches a step may have: what is given, or what divides a replica's rows, and powers of two.
-fn micro_batches(given: &Config, data: usize, stages: usize, batch: usize) -> Vec<usize> {
+/// How many micro-batches a step may have: what is given, also where that is to stay, or what divides a replica's rows, and powers of two.
+fn micro_batches((given, are_kept): (&Config, bool), data: usize, stages: usize, batch: usize) -> Vec<usize> {
     let train = &given.train;
-    if is_fixed(given, "pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
+    if are_kept || is_fixed(given, "pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
         return given.num_micro_batch(data).into_iter().collect();
     }
     let rows = batch.div_ceil(data).max(1);

@@ -44,6 +44,13 @@ pub fn parameters<M: Model>(model: impl FnMut(&Place) -> M) -> Result<Vec<(Strin
     planned.map(|(parameters, _)| parameters).map_err(Error::core)
 }
 
+/// How many numbers the parameters of a model have.
+#[cfg(test)]
+pub(crate) fn parameter_count<M: Model>(model: impl FnMut(&Place) -> M) -> usize {
+    let shapes = parameters(model).unwrap();
+    shapes.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+}
+
 /// Writes `model.safetensors` and `config.json`, in place of those that a folder has.
 ///
 /// The file holds what has a name in `transformers`, and nothing else: whole numbers of its norms, such as

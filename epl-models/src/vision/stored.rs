@@ -73,15 +73,14 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// What a file holds, unpacked.
 pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let path = || path.to_path_buf();
-    let bytes = fs::read(path()).map_err(|cause| Error::Read { path: path(), cause })?;
+    let bytes = fs::read(path).map_err(|cause| Error::Read { path: path.to_path_buf(), cause })?;
     if !bytes.starts_with(&GZIP) {
         return Ok(bytes);
     }
     let mut unpacked = Vec::new();
     MultiGzDecoder::new(&bytes[..])
         .read_to_end(&mut unpacked)
-        .map_err(|cause| Error::Packed { path: path(), cause })?;
+        .map_err(|cause| Error::Packed { path: path.to_path_buf(), cause })?;
     Ok(unpacked)
 }
 

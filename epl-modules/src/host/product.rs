@@ -231,13 +231,18 @@ impl<'a, T: Multiply> Product<'a, T> {
     pub(crate) fn work(&self) -> usize {
         /// The multiplications in the time in which an element is read from memory.
         const READ: usize = 16;
-        let [rows, depth, columns] = [self.a.sizes[0], self.b.sizes[0], self.b.sizes[1]];
+        let [rows, depth, columns] = self.extents();
         (rows * depth * columns).max(READ * depth * (rows + columns))
     }
 
     /// Its floating-point operations.
     pub(crate) fn flops(&self) -> f64 {
-        2.0 * [self.a.sizes[0], self.b.sizes[0], self.b.sizes[1]].map(|size| size as f64).into_iter().product::<f64>()
+        2.0 * self.extents().map(|size| size as f64).into_iter().product::<f64>()
+    }
+
+    /// Rows, depth and columns.
+    fn extents(&self) -> [usize; 3] {
+        [self.a.sizes[0], self.b.sizes[0], self.b.sizes[1]]
     }
 
     /// Whether it keeps a thread busy that is woken for it.

@@ -168,7 +168,7 @@ pub(crate) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
 
 /// Σ a b of two rows.
 #[multiversion(targets = "simd")]
-pub(super) fn dot_of_rows<T: Real>(a: &[T], b: &[T]) -> T {
+fn dot_of_rows<T: Real>(a: &[T], b: &[T]) -> T {
     sum_of(a, b, |a, b| a * b)
 }
 
