@@ -205,6 +205,7 @@ mod tests {
         assert!(refused(config.clone().with_eval_every(Some(5)), false).contains("every 5 steps"));
         assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
+        assert!(refused(config.clone().with_tensorboard(true), false).contains("no folder for them"));
         assert!(refused(config.clone().with_resume_step(Some(7)), false).contains("from step 7"));
         assert!(refused(config.clone().with_resume_restarted(true), false).contains("no launch"));
         let kept = config.with_keep_best(Some(Best::largest("bleu"))).with_out(Some("out".into()));

@@ -25,6 +25,22 @@ fn a_run_learns_and_writes_what_it_did() {
     assert_eq!(latest, "step-30\n");
     assert!(folder.path().join("checkpoints/step-24").is_dir());
     assert!(!folder.path().join("checkpoints/step-18").exists(), "the last two stay");
+    assert!(!folder.path().join("tensorboard").exists(), "nobody asked for it");
+}
+
+#[test]
+fn events_of_tensorboard_are_written_where_they_are_asked_for() {
+    let folder = tempdir().unwrap();
+    fit((2, 1, 1), config(folder.path(), 8).with_tensorboard(true));
+    let files: Vec<_> = fs::read_dir(folder.path().join("tensorboard")).unwrap().map(|file| file.unwrap()).collect();
+    assert_eq!(files.len(), 1, "the first rank writes");
+    let bytes = fs::read(files[0].path()).unwrap();
+    // A text of Protocol Buffers: the number of its field, its length, itself.
+    let count = |tag: &str| {
+        let text = [&[0x0a, tag.len() as u8][..], tag.as_bytes()].concat();
+        bytes.windows(text.len()).filter(|window| *window == text).count()
+    };
+    assert_eq!((count("loss"), count("lr"), count("valid_loss")), (8, 8, 2));
 }
 
 #[test]
