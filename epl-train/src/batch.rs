@@ -1,11 +1,11 @@
 //! A batch of the learner's, and what of it a rank runs.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use epl_core::Result;
 use epl_core::data::Rows;
 use epl_core::data::rows::Digest;
+use epl_core::{Error, Result};
 
 /// What the mean loss of a batch weighs.
 pub(crate) type Weight<I> = Arc<dyn Fn(&I) -> f64 + Send + Sync>;
@@ -15,6 +15,7 @@ pub(crate) struct Whole<I> {
     batch: Mutex<I>,
     rows: usize,
     weight: f64,
+    digest: OnceLock<u64>,
 }
 
 impl<I: Rows> Whole<I> {
@@ -22,15 +23,31 @@ impl<I: Rows> Whole<I> {
     ///
     /// # Errors
     ///
-    /// When its parts have different numbers of rows.
+    /// When its parts have different numbers of rows, or it weighs nothing.
     pub fn new(batch: I, weight: Option<&Weight<I>>) -> Result<Self> {
         let rows = batch.rows()?;
-        Ok(Self { rows, weight: weight.map_or(rows as f64, |weight| weight(&batch)), batch: Mutex::new(batch) })
+        let weight = weight.map_or(rows as f64, |weight| weight(&batch));
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(Error::invalid(format!(
+                "a batch of {rows} rows weighs {weight}, and its loss is a mean over that; let the loader make batches that have \
+                 something that counts, and `weighted_by` return how much"
+            )));
+        }
+        Ok(Self { rows, weight, batch: Mutex::new(batch), digest: OnceLock::new() })
     }
 
     /// How many rows it has.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// What tells it from other batches.
+    pub fn digest(&self) -> u64 {
+        *self.digest.get_or_init(|| {
+            let mut digest = Digest::default();
+            self.lock().digest(&mut digest);
+            digest.finish()
+        })
     }
 
     /// Some of them, as a batch of their own.

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use burn::module::{ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, Optimizer};
-use burn::tensor::{Shape, Tensor, TensorData};
+use burn::nn::LinearConfig;
+use burn::optim::{GradientsParams, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Shape, Tensor, TensorData};
 use burn_train::{Learner, LearnerModel};
 use epl_core::optim::OptimizerConfig;
 use epl_core::{Error, Result};
 
-use crate::records::{Named, named};
+use crate::records::{self, Named, named};
 
 /// So many elements of parameters are tried at a time, if a parameter has no more by itself.
 const AT_A_TIME: usize = 1 << 22;
@@ -42,6 +43,35 @@ pub(crate) fn same_optimizer<M: LearnerModel, O: OptimizerConfig>(learner: &Lear
         chunk.push(parameter);
     }
     compare(&learner, optimizer, &chunk)
+}
+
+/// Whether all that an optimizer keeps of a parameter has the parameter's shape, or is a number, as the checkpoints of a learner
+/// that runs on ranks have it.
+///
+/// # Errors
+///
+/// What has another shape.
+pub(crate) fn is_saved_whole<O: OptimizerConfig>(optimizer: &O) -> Result<()> {
+    let device = Device::flex().autodiff();
+    // Large enough for what is kept by rows and columns.
+    let layer = LinearConfig::new(256, 256).init(&device);
+    let mut gradients = GradientsParams::new();
+    gradients.register(layer.weight.id, gradient(&layer.weight.val().without_autodiff(), 0));
+    let mut tried = ModuleOptimizer::from(optimizer.build());
+    let layer = tried.step(1e-3, layer, gradients);
+    let states = records::read(tried.to_record(), &named(&layer))?;
+    let shape = layer.weight.dims();
+    for (field, value) in states.into_values().flatten() {
+        let other = value.tensor().map(|data| data.shape().to_vec()).filter(|found| *found != shape);
+        if let Some(other) = other {
+            return Err(Error::invalid(format!(
+                "{} keeps `{field}` of shape {other:?} of a parameter of {shape:?}, and a learner on ranks saves tensors of the \
+                 parameter's shape only; leave the checkpointers out, or train by `Engine`, whose `save` has it",
+                O::NAME
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The learner with the largest of its first rates; none, if all are zero.
@@ -85,7 +115,7 @@ fn compare<M: LearnerModel, O: OptimizerConfig>(
             reason: format!(
                 "is moved by {theirs:e} in two steps of the learner's optimizer, and by {ours:e} in those of the {} that the \
                  strategy was given; give both the same settings. Groups and clipping of the learner's optimizer are not known \
-                 here: give `ParamGroups`, and train.clip_norm",
+                 here: give `ParamGroups`, and train.clip_norm. `TrainStep::optimize` of the model's own is not called on ranks",
                 O::NAME
             ),
         }),

@@ -10,8 +10,25 @@ use burn::data::dataloader::Progress;
 
 use crate::batch::Whole;
 
-/// A batch, and how far the loader has come; nothing at the end of an epoch.
-pub(crate) type Fed<I> = Option<(Arc<Whole<I>>, Progress)>;
+/// What a loader has given.
+pub(crate) enum Fed<I> {
+    /// A batch, and how far the loader has come.
+    Batch(Arc<Whole<I>>, Progress),
+    /// The end of an epoch.
+    End,
+    /// Nothing more: it has failed.
+    Failed,
+}
+
+impl<I> Clone for Fed<I> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Batch(whole, progress) => Self::Batch(whole.clone(), progress.clone()),
+            Self::End => Self::End,
+            Self::Failed => Self::Failed,
+        }
+    }
+}
 
 /// What one rank reads for the others of its process.
 pub(crate) struct Feed<I> {

@@ -51,8 +51,9 @@ impl<'a, O> Parts<'a, O> {
             let value = field(&part.output).without_autodiff();
             match part.share {
                 Some(1.0) => value,
+                // Of what counts for nothing the mean may be no number.
+                None | Some(0.0) => value.zeros_like(),
                 Some(share) => value * share,
-                None => value.zeros_like(),
             }
         };
         let own = self

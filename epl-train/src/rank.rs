@@ -1,5 +1,6 @@
 //! The learner's epochs, as one rank runs them.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -8,8 +9,9 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::optim::OptimizerRecord;
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
+use burn_train::train::WorkerFailure;
 use burn_train::{
-    InferenceStep, Learner, LearnerEvent, LearnerModel, TrainLoader, TrainOutput, TrainStep, ValidLoader,
+    InferenceStep, Learner, LearnerEvent, LearnerModel, TrainLoader, TrainOutput, TrainStep, TrainingError, ValidLoader,
 };
 use epl_comm::ReduceOp;
 use epl_core::data::{BatchShard, Rows};
@@ -21,7 +23,7 @@ use crate::desk::{At, Desk, processed};
 use crate::feed::{Fed, Feed};
 use crate::output::{self, Parts, StepOutput};
 use crate::records;
-use crate::shared::{AtDesk, Reads, Shared, TrainInput, lock};
+use crate::shared::{AtDesk, Reads, Shared, TrainInput, ValidInput, lock};
 
 type TrainOut<M> = <M as TrainStep>::Output;
 
@@ -63,8 +65,22 @@ where
         model = model.map(&mut RunAgain);
     }
     let engine = engine(&epl, shared, model, &outbox)?;
-    let run = RankRun { shared, engine, learner, ids, outbox, at_desk, reads: loaders, taken: (0, 0) };
-    run.all()
+    let weights = (shared.told.weight.clone(), shared.told.valid_weight()?);
+    let processes = epl.context().world().all_reduce_values(&[f64::from(u8::from(reads))], ReduceOp::Sum)?[0];
+    let reads_alone = processes == 1.0;
+    let mut run =
+        RankRun { shared, engine, learner, ids, outbox, at_desk, reads: loaders, reads_alone, weights, taken: (0, 0) };
+    // Also where the run has failed, or the model's own step: what was learned is not lost.
+    match panic::catch_unwind(AssertUnwindSafe(|| run.all())) {
+        Ok(ran) => {
+            let kept = run.keep();
+            ran.and(kept)
+        }
+        Err(cause) => {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| run.keep()));
+            panic::resume_unwind(cause)
+        }
+    }
 }
 
 /// Lets the operations of a model's parameters be run again in backward, which a fork to such a device does not.
@@ -131,6 +147,10 @@ where
     outbox: Outbox<TrainOut<M>>,
     at_desk: AtDesk<'a, M>,
     reads: Option<(TrainLoader<M>, ValidLoader<M>)>,
+    /// Whether one rank reads for all: there is one process.
+    reads_alone: bool,
+    /// What batches of training and of validation weigh.
+    weights: (Option<Weight<TrainInput<M>>>, Option<Weight<ValidInput<M>>>),
     /// How many batches and ends of epochs were taken, of training and of validation.
     taken: (u64, u64),
 }
@@ -146,16 +166,43 @@ where
     M: LearnerModel + TrainStep<Input: Rows, Output: StepOutput> + InferenceStep<Input: Rows, Output: StepOutput>,
     O: OptimizerConfig,
 {
-    fn all(mut self) -> Result<()> {
+    fn all(&mut self) -> Result<()> {
         for epoch in self.shared.epochs.clone() {
             if self.epoch(epoch)? {
                 break;
             }
         }
-        let model = self.engine.inference()?.model;
+        self.tell_why()
+    }
+
+    /// Keeps the model as far as it has come for who called the learner.
+    fn keep(&mut self) -> Result<()> {
         if self.reads.is_some() {
+            let model = self.engine.inference()?.model;
             self.learner.load_model(model.into_record());
             *lock(&self.shared.learner) = self.learner.clone();
+        }
+        Ok(())
+    }
+
+    /// Tells other processes why a run has ended before its last epoch, if somebody said so or something failed. Collective.
+    fn tell_why(&self) -> Result<()> {
+        let own = &self.shared.interrupter;
+        let why = match (own.error(), own.interruption()) {
+            (Some(error), _) => format!("{FAILED}{error}"),
+            (None, Some(interruption)) => format!("{STOPPED}{}", interruption.reason.unwrap_or_default()),
+            (None, None) => String::new(),
+        };
+        let all = self.engine.context().world().all_gather_texts(&why)?;
+        let Some((rank, why)) = all.into_iter().enumerate().find(|(_, why)| !why.is_empty()) else { return Ok(()) };
+        if own.should_stop() {
+            return Ok(());
+        }
+        match why.strip_prefix(FAILED) {
+            Some(message) => {
+                own.fail(TrainingError::Workers(vec![WorkerFailure { device_id: rank, message: message.into() }]))
+            }
+            None => own.stop(why.strip_prefix(STOPPED)),
         }
         Ok(())
     }
@@ -199,15 +246,19 @@ where
         let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter()));
         let (mut iteration, mut held) = (0, Vec::new());
         loop {
-            let weight = self.shared.told.weight.as_ref();
-            let fed = next(self.shared, &mut source, &self.shared.feeds.0, self.taken.0, weight, &self.engine)?;
+            let fed = self.next(&mut source, &self.shared.feeds.0, self.taken.0, self.weights.0.as_ref())?;
             self.taken.0 += 1;
-            let is_end = fed.is_none();
-            let is_completed = fed.as_ref().is_none_or(|(_, progress)| progress.is_completed());
-            if let Some((whole, progress)) = fed {
-                iteration += 1;
-                held.push((whole, At { progress, iteration, rate: None }));
-            }
+            let (is_end, is_completed) = match fed {
+                // As the learner does: what is accumulated is no whole step.
+                Fed::Failed => return Ok(()),
+                Fed::End => (true, true),
+                Fed::Batch(whole, progress) => {
+                    iteration += 1;
+                    let is_completed = progress.is_completed();
+                    held.push((whole, At { progress, iteration, rate: None }));
+                    (false, is_completed)
+                }
+            };
             if !held.is_empty() && (held.len() == self.shared.accumulation || is_completed) {
                 self.step(core::mem::take(&mut held))?;
                 if self.any(self.shared.interrupter.should_stop())? {
@@ -234,7 +285,7 @@ where
         for (number, (whole, at)) in held.into_iter().enumerate() {
             let own: Vec<_> =
                 core::iter::from_fn(|| outputs.next_if(|(of, _)| *of == number)).map(|(_, output)| output).collect();
-            let output = self.joined(&whole, own, self.shared.told.weight.as_ref())?;
+            let output = self.joined(&whole, own, self.weights.0.as_ref())?;
             let rate = Some(if number == last { rates.clone() } else { before.clone() });
             self.at_desk(|desk| desk.train(processed(output, At { rate, ..at })));
         }
@@ -256,15 +307,15 @@ where
         let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter()));
         let mut iteration = 0;
         loop {
-            let fed = next(self.shared, &mut source, &self.shared.feeds.1, self.taken.1, None, &self.engine)?;
+            let fed = self.next(&mut source, &self.shared.feeds.1, self.taken.1, self.weights.1.as_ref())?;
             self.taken.1 += 1;
-            let Some((whole, progress)) = fed else { return Ok(()) };
+            let Fed::Batch(whole, progress) = fed else { return Ok(()) };
             iteration += 1;
             let rows = BatchShard::of(self.engine.context(), 1)?.rows(whole.rows()).remove(0);
             // Without a row, the first stands in.
             let rows = if rows.is_empty() { 0..1 } else { rows };
             let own = InferenceStep::step(&model, whole.narrow(rows));
-            let output = self.joined(&whole, vec![own], None)?;
+            let output = self.joined(&whole, vec![own], self.weights.1.as_ref())?;
             self.at_desk(|desk| desk.valid(processed(output, At { progress, iteration, rate: None })));
             if self.any(self.shared.interrupter.should_stop())? {
                 return Ok(());
@@ -293,36 +344,77 @@ where
         self.learner.load_optim(OptimizerRecord::default());
         Ok(())
     }
-}
 
-/// The next batch of a split, read here or by another rank of this process.
-fn next<M: LearnerModel, O, I: Rows, N: epl_core::Model>(
-    shared: &Shared<'_, M, O>,
-    source: &mut Source<'_, I>,
-    feed: &Feed<I>,
-    taken: u64,
-    weight: Option<&Weight<I>>,
-    engine: &Engine<N>,
-) -> Result<Fed<I>> {
-    let Source::Reads(loader) = source else {
-        return match feed.take(taken) {
-            Some(fed) => Ok(fed),
-            None => {
-                // Whoever has left says why.
-                engine.context().world().barrier()?;
-                Err(Error::invalid("the rank that reads for this process has left"))
+    /// The next batch of a split, read here or by another rank of this process; the same in all processes. Collective.
+    fn next<I: Rows>(
+        &self,
+        source: &mut Source<'_, I>,
+        feed: &Feed<I>,
+        taken: u64,
+        weight: Option<&Weight<I>>,
+    ) -> Result<Fed<I>> {
+        let fed = match source {
+            Source::Follows => match feed.take(taken) {
+                Some(fed) => fed,
+                None => {
+                    // Whoever has left says why.
+                    self.engine.context().world().barrier()?;
+                    return Err(Error::invalid("the rank that reads for this process has left"));
+                }
+            },
+            Source::Reads(loader) => {
+                let fed = match loader.next() {
+                    None => Fed::End,
+                    Some(Ok(batch)) => Fed::Batch(Arc::new(Whole::new(batch, weight)?), loader.progress()),
+                    Some(Err(error)) => {
+                        self.shared.interrupter.fail(error);
+                        Fed::Failed
+                    }
+                };
+                feed.put(fed.clone());
+                fed
             }
         };
-    };
-    let fed = match loader.next() {
-        None => None,
-        Some(Err(error)) => {
-            let text = format!("the learner's data loader: {error}");
-            *lock(&shared.failed) = Some(error.into());
-            return Err(Error::invalid(text));
+        if self.reads_alone { Ok(fed) } else { self.same_in_all(fed) }
+    }
+
+    /// What all processes have read; that one has failed, if it has. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When they have read different batches.
+    fn same_in_all<I: Rows>(&self, fed: Fed<I>) -> Result<Fed<I>> {
+        let world = self.engine.context().world();
+        let own = match &fed {
+            Fed::Batch(whole, _) => [whole.rows() as i64, whole.digest().cast_signed()],
+            Fed::End => [END, 0],
+            Fed::Failed => [BROKEN, 0],
+        };
+        let all = world.all_gather_counts(&own)?;
+        if all.iter().any(|one| one[0] == BROKEN) {
+            return Ok(Fed::Failed);
         }
-        Some(Ok(batch)) => Some((Arc::new(Whole::new(batch, weight)?), loader.progress())),
-    };
-    feed.put(fed.clone());
-    Ok(fed)
+        let Some(other) = all.iter().position(|one| *one != all[0]) else { return Ok(fed) };
+        let what = |one: &[i64]| match one[0] {
+            END => "is at the end of its epoch".to_string(),
+            rows => format!("has a batch of {rows} rows (bits {:016x})", one[1]),
+        };
+        Err(Error::invalid(format!(
+            "{} {}, and {}, of another process, {}: each process iterates its own loader, which must give the same batches in all; \
+             seed what shuffles (`shuffle(SEED)`), read on one thread (`num_workers(1)`), and let the batcher make the same of an \
+             item everywhere",
+            world.global(0),
+            what(&all[0]),
+            world.global(other),
+            what(&all[other]),
+        )))
+    }
 }
+
+/// In the place of a batch's rows.
+const END: i64 = -1;
+const BROKEN: i64 = -2;
+
+/// How ranks tell each other why a run has ended.
+const FAILED: &str = "failed: ";
+const STOPPED: &str = "stopped: ";

@@ -78,7 +78,7 @@ pub(crate) fn states<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreCl
 }
 
 /// A record by the identifiers of parameters.
-fn read(record: OptimizerRecord, parameters: &[Named]) -> Result<WholeStates> {
+pub(crate) fn read(record: OptimizerRecord, parameters: &[Named]) -> Result<WholeStates> {
     let failed = |error: &dyn core::fmt::Display| Error::invalid(format!("the learner's optimizer record: {error}"));
     let names: HashMap<u64, &String> = parameters.iter().map(|named| (named.id.val(), &named.path)).collect();
     let reader = record.into_bytes().map_err(|error| failed(&error))?;

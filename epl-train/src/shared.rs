@@ -1,5 +1,6 @@
 //! What the ranks of a process have in common.
 
+use core::any::Any;
 use core::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,10 +9,10 @@ use burn::optim::OptimizerRecord;
 use burn::tensor::Device;
 use burn_train::{
     InferenceStep, Interrupter, Learner, LearnerModel, SupervisedTrainingEventProcessor, TrainLoader, TrainStep,
-    TrainingComponents, TrainingError, ValidLoader,
+    TrainingComponents, ValidLoader,
 };
-use epl_core::Result;
 use epl_core::optim::{OptimizerConfig, WholeStates};
+use epl_core::{Error, Result};
 
 use crate::batch::Weight;
 use crate::check;
@@ -26,8 +27,33 @@ pub(crate) type ValidInput<M> = <M as InferenceStep>::Input;
 pub(crate) struct Told<O, I> {
     pub optimizer: O,
     pub weight: Option<Weight<I>>,
+    /// A [`Weight`] of batches of validation, of whichever type.
+    pub valid_weight: Option<Box<dyn Any + Send + Sync>>,
     /// Whether Burn's autodiff runs memory-bound operations again.
     pub checkpointing: bool,
+}
+
+impl<O, I: 'static> Told<O, I> {
+    /// What a batch of validation weighs, if anything but its rows is said.
+    ///
+    /// # Errors
+    ///
+    /// When that is said of batches of another type.
+    pub fn valid_weight<J: 'static>(&self) -> Result<Option<Weight<J>>> {
+        let told = match (&self.valid_weight, &self.weight) {
+            (Some(told), _) => told.downcast_ref::<Weight<J>>(),
+            (None, Some(told)) => (told as &dyn Any).downcast_ref::<Weight<J>>(),
+            (None, None) => return Ok(None),
+        };
+        let other = || {
+            Error::invalid(format!(
+                "what is weighed are batches of another type than `{}`, which validation has; say by \
+                 `DataParallel::valid_weighted_by` what the loss of one of those is a mean over",
+                core::any::type_name::<J>()
+            ))
+        };
+        told.cloned().map(Some).ok_or_else(other)
+    }
 }
 
 /// What the ranks of a process have in common.
@@ -47,7 +73,6 @@ pub(crate) struct Shared<'a, M: LearnerModel, O> {
     pub accumulation: usize,
     pub saves: bool,
     pub interrupter: Interrupter,
-    pub failed: Mutex<Option<TrainingError>>,
 }
 
 impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
@@ -77,7 +102,6 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
             accumulation,
             saves,
             interrupter,
-            failed: Mutex::new(None),
         }
     }
 
@@ -85,7 +109,8 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
     ///
     /// # Errors
     ///
-    /// When the state is not that of the model, or the learner's optimizer is another than the strategy's.
+    /// When the state is not that of the model, the learner's optimizer is another than the strategy's, or what it keeps cannot be
+    /// saved, or what batches of validation weigh is said of others.
     pub fn prepare(&self) -> Result<()> {
         let mut learner = lock(&self.learner);
         records::named(&learner.model());
@@ -95,12 +120,11 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
         };
         learner.load_optim(OptimizerRecord::default());
         let _ = self.states.set(states);
+        self.told.valid_weight::<ValidInput<M>>()?;
+        if self.saves {
+            check::is_saved_whole(&self.told.optimizer)?;
+        }
         check::same_optimizer(&learner, &self.told.optimizer)
-    }
-
-    /// What went wrong, where the learner has a word for it.
-    pub fn failed(&self) -> Option<TrainingError> {
-        lock(&self.failed).take()
     }
 
     /// What the learner goes on with.

@@ -8,11 +8,12 @@ use burn_train::{
     ValidLoader, train::WorkerFailure,
 };
 use epl_comm::Worker;
-use epl_core::config::{AmpLevel, CheckpointType, Config, ReduceMethod};
+use epl_core::config::{AmpLevel, CheckpointType, Config, IoConfig, ReduceMethod};
 use epl_core::data::Rows;
 use epl_core::optim::OptimizerConfig;
 use epl_core::{Error, Result};
 
+use crate::batch::Weight;
 use crate::output::StepOutput;
 use crate::rank;
 use crate::shared::{Shared, Told};
@@ -53,14 +54,26 @@ impl<O: OptimizerConfig, I> DataParallel<O, I> {
     pub fn new(config: &Config, optimizer: O) -> Result<Self> {
         config.validate()?;
         refuse(config)?;
-        Ok(Self { config: config.clone(), told: Told { optimizer, weight: None, checkpointing: false } })
+        Ok(Self {
+            config: config.clone(),
+            told: Told { optimizer, weight: None, valid_weight: None, checkpointing: false },
+        })
     }
 
     /// Says what the loss of a batch is a mean over, where it is not its rows: the targets that are no padding, or the sum of the
-    /// weights of their classes.
+    /// weights of their classes. Also of a batch of validation, where these are of the same type; if not, it is
+    /// [said](Self::valid_weighted_by), too.
     #[must_use]
     pub fn weighted_by(self, weight: impl Fn(&I) -> f64 + Send + Sync + 'static) -> Self {
         Self { told: Told { weight: Some(Arc::new(weight)), ..self.told }, ..self }
+    }
+
+    /// Says what the loss of a batch of validation is a mean over, where it is not its rows, and not what [`weighted_by`](Self::weighted_by)
+    /// says. A run with batches of another type than `J` is refused.
+    #[must_use]
+    pub fn valid_weighted_by<J: 'static>(self, weight: impl Fn(&J) -> f64 + Send + Sync + 'static) -> Self {
+        let weight: Weight<J> = Arc::new(weight);
+        Self { told: Told { valid_weight: Some(Box::new(weight)), ..self.told }, ..self }
     }
 
     /// Runs memory-bound operations again in backward, in the place of `SupervisedTraining::gradient_checkpointing`, which reaches
@@ -118,7 +131,15 @@ fn refuse(config: &Config) -> Result<()> {
             [config.train.global_batch_size, config.train.micro_batch_size] != [None; 2],
             format!("train.global_batch_size, micro_batch_size: the batch size of the data loader {LEARNER_SAYS}"),
         ),
-        (config.io.slicing, format!("io.slicing: what is read {LEARNER_SAYS}")),
+        (
+            IoConfig { row_weights: config.io.row_weights.clone(), ..default.io.clone() } != config.io,
+            format!("io.slicing, unbalanced_io_slicing, drop_last_files, num_workers, prefetch: how data is read {LEARNER_SAYS}"),
+        ),
+        (config.train.tensorboard, format!("train.tensorboard: what is logged {LEARNER_SAYS}")),
+        (
+            config.profile.segments,
+            "profile.segments: a learner's step is one segment, of which a table says nothing; set profile.trace".to_string(),
+        ),
     ];
     let said: Vec<String> = refusals.into_iter().filter(|(is_refused, _)| *is_refused).map(|(_, why)| why).collect();
     if said.is_empty() { Ok(()) } else { Err(Error::invalid(said.join("\n"))) }
@@ -182,7 +203,7 @@ where
         let ran = shared.prepare().and_then(|()| epl_core::launch(&self.config, |epl| rank::run(epl, &shared)));
         if let Err(error) = &ran {
             let failed = WorkerFailure { device_id: rank_of(error), message: error.to_string() };
-            interrupter.fail(shared.failed().unwrap_or(TrainingError::Workers(vec![failed])));
+            interrupter.fail(TrainingError::Workers(vec![failed]));
         }
         shared.into_result()
     }

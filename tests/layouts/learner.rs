@@ -15,10 +15,11 @@ use std::path::Path;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::decay::WeightDecayConfig;
-use burn::optim::{AdamConfig, ModuleOptimizer, SgdConfig};
+use burn::optim::{AdafactorConfig, AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use burn_train::{Learner, TrainingError, TrainingStrategy};
+use burn_train::{Learner, SupervisedTraining, TrainingError, TrainingStrategy};
 use epl::Config;
+use epl::optim::ParamGroups;
 use epl::train::DataParallel;
 
 /// Ranks, and what is another than on one.
@@ -167,6 +168,9 @@ fn what_a_learner_cannot_do_is_refused_before_it_begins() {
         ("amp.level", "O1", "amp.level scales the loss"),
         ("train.steps", "5", "how long a run lasts is said to the learner"),
         ("schedule.rate", "0.5", "the learning rate is said to the learner"),
+        ("train.tensorboard", "true", "what is logged is said to the learner"),
+        ("io.num_workers", "2", "how data is read is said to the learner"),
+        ("profile.segments", "true", "one segment"),
     ] {
         let text = refused(&[("cluster.ranks", "2"), (option, value)]);
         assert!(text.contains(said), "{option}: {text}");
@@ -210,14 +214,21 @@ fn a_loader_and_a_rank_that_fail_end_the_run() {
     for (fails, said) in [(small::Fails::Read, "no file 5"), (small::Fails::Step, "a row of 7")] {
         let out = tempfile::tempdir().expect("a folder");
         let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-        let result = small::failing(out.path(), fails).with_training_strategy(strategy.into()).launch(Learner::new(
-            small::Net::new(&device),
-            SgdConfig::new().init(),
-            1e-2,
-        ));
+        let net = small::Net::new(&device);
+        let learner = || Learner::new(net.clone(), SgdConfig::new().init(), 1e-2);
+        let result = small::failing(out.path(), fails).with_training_strategy(strategy.into()).launch(learner());
         let error = result.error.expect("it failed");
         assert!(error.to_string().contains(said), "{error}");
         assert_eq!(matches!(&*error, TrainingError::Dataset(_)), fails == small::Fails::Read, "{error:?}");
+        // What was learned before is there.
+        let (found, begun) = (parameters(&result.model), parameters(&net));
+        assert_ne!(found, begun, "{fails:?}");
+        if fails == small::Fails::Read {
+            let alone = tempfile::tempdir().expect("a folder");
+            let burn = small::failing(alone.path(), fails).launch(learner());
+            let pair = ((out.path(), &result.model), (alone.path(), &burn.model));
+            assert_same("up to what cannot be read", pair.0, pair.1, 1e-6);
+        }
     }
 }
 
@@ -238,7 +249,7 @@ fn early_stopping_and_an_interruption_end_all_ranks_where_one_rank_would_end() {
         let result = training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-2));
         assert!(result.error.is_none(), "{:?}", result.error);
         assert_eq!(result.interrupted.is_some(), interrupts);
-        metrics(out.path()).keys().filter(|path| path.starts_with("/train")).count()
+        metrics(out.path()).keys().filter(|path| path.starts_with("/train") && path.ends_with("Loss.log")).count()
     };
     let two = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options").into();
     for interrupts in [false, true] {
@@ -263,28 +274,147 @@ fn operations_are_run_again_where_that_is_asked_for() {
     assert_eq!(found, run(net, strategy()));
 }
 
+/// A run of some epochs of the small model, by Burn alone if there is no strategy; it leaves its metrics in the folder.
+fn learned(
+    folder: &Path,
+    (net, optimizer, rate): (&small::Net, ModuleOptimizer, f64),
+    strategy: Option<TrainingStrategy<small::Net>>,
+    with: impl Fn(SupervisedTraining<small::Net>) -> SupervisedTraining<small::Net>,
+) -> small::Net {
+    let mut training = with(small::training(folder, 2));
+    if let Some(strategy) = strategy {
+        training = training.with_training_strategy(strategy);
+    }
+    let result = training.launch(Learner::new(net.clone(), optimizer, rate));
+    assert!(result.error.is_none(), "{:?}", result.error);
+    result.model
+}
+
 #[test]
 fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
-    let device = Device::default().autodiff();
-    let net = small::Net::new(&device);
-    let run = |strategy: Option<TrainingStrategy<small::Net>>| {
-        let out = tempfile::tempdir().expect("a folder");
-        let mut training = small::training(out.path(), 2);
-        if let Some(strategy) = strategy {
-            training = training.with_training_strategy(strategy);
-        }
-        let result = training.launch(Learner::new(net.clone().weighted(), SgdConfig::new().init(), 1e-1));
-        assert!(result.error.is_none(), "{:?}", result.error);
-        parameters(&result.model)
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let net = small::Net::new(&device).weighted();
+    let run = |name: &str, strategy| {
+        learned(&out.path().join(name), (&net, SgdConfig::new().init(), 1e-1), strategy, |training| training)
     };
-    let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-    let by_rows = run(Some(strategy.into()));
-    let strategy = DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-    let weighed =
-        run(Some(strategy.weighted_by(|rows: &small::Rows| rows.weights().sum().into_scalar::<f32>().into()).into()));
-    let alone = run(None);
-    assert_close("weighed", &weighed, &alone, 1e-6);
-    assert!(by_rows.iter().zip(&alone).any(|(found, expected)| (found - expected).abs() > 1e-4), "it matters here");
+    let alone = run("alone", None);
+    for (number, layout) in LAYOUTS.iter().enumerate() {
+        let strategy = || DataParallel::new(&config(layout), SgdConfig::new()).expect("valid options");
+        let weight = |rows: &small::Rows| rows.weights().sum().into_scalar::<f32>().into();
+        let name = number.to_string();
+        let weighed = run(&name, Some(strategy().weighted_by(weight).into()));
+        let pair = ((&*out.path().join(&name), &weighed), (&*out.path().join("alone"), &alone));
+        assert_same(&format!("{layout:?}"), pair.0, pair.1, 1e-6);
+    }
+    let two = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
+    let by_rows = parameters(&learned(
+        &out.path().join("by rows"),
+        (&small::Net::new(&device), SgdConfig::new().init(), 1e-1),
+        Some(two().into()),
+        |training| training,
+    ));
+    assert!(by_rows.iter().zip(parameters(&alone)).any(|(found, expected)| (found - expected).abs() > 1e-4));
+    let refused = |strategy: DataParallel<SgdConfig, small::Rows>| {
+        let training = small::training(&out.path().join("refused"), 1).with_training_strategy(strategy.into());
+        let error = training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-1)).error;
+        error.expect("it is refused").to_string()
+    };
+    let text = refused(two().weighted_by(|_| 1.0).valid_weighted_by(|_: &Tensor<1>| 1.0));
+    assert!(text.contains("batches of another type than") && text.contains("valid_weighted_by"), "{text}");
+    let text = refused(two().weighted_by(|_| 0.0));
+    assert!(text.contains("a batch of 4 rows weighs 0"), "{text}");
+}
+
+#[test]
+fn what_has_no_gradient_is_left_as_by_burn_and_goes_on_without_state() {
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let net = small::Net::new(&device);
+    let optimizer = || AdamWConfig::new().with_weight_decay(0.1);
+    for layout in LAYOUTS {
+        let run = |name: &str, resumes: bool, is_parallel: bool| {
+            let strategy = DataParallel::new(&config(layout), optimizer()).expect("valid options").into();
+            let with = |training: SupervisedTraining<small::Net>| {
+                let training = training.with_default_checkpointers();
+                if resumes { training.num_epochs(3).checkpoint(2) } else { training }
+            };
+            let learner = (&net, optimizer().init(), 1e-1);
+            learned(&out.path().join(name), learner, is_parallel.then_some(strategy), with)
+        };
+        let name = format!("{layout:?}");
+        for resumes in [false, true] {
+            let (ranks, burn) = (name.clone(), format!("{name} burn"));
+            let (found, expected) = (run(&ranks, resumes, true), run(&burn, resumes, false));
+            let pair = ((&*out.path().join(ranks), &found), (&*out.path().join(burn), &expected));
+            assert_same(&name, pair.0, pair.1, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_last_group_of_batches_that_is_not_full_is_a_step() {
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let net = small::Net::new(&device);
+    // Of three batches.
+    for accumulated in [2, 3, 5] {
+        let run = |name: &str, strategy| {
+            let learner = (&net, SgdConfig::new().init(), 1e-1);
+            let folder = out.path().join(format!("{accumulated} {name}"));
+            let model = learned(&folder, learner, strategy, |training| training.grads_accumulation(accumulated));
+            (folder, model)
+        };
+        let alone = run("alone", None);
+        for layout in LAYOUTS {
+            let strategy = DataParallel::new(&config(layout), SgdConfig::new()).expect("valid options");
+            let found = run(&format!("{layout:?}"), Some(strategy.into()));
+            assert_same(&format!("{layout:?}"), (&found.0, &found.1), (&alone.0, &alone.1), 1e-6);
+        }
+    }
+}
+
+#[test]
+fn clipping_groups_and_frozen_parameters_are_as_on_one_rank() {
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let net = small::Net::new(&device);
+    let begun = parameters(&net);
+    let run = |options: &[(&str, &str)]| {
+        let strategy = DataParallel::new(&config(options), SgdConfig::new()).expect("valid options");
+        let folder = out.path().join(format!("{options:?}"));
+        parameters(&learned(&folder, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into()), |training| training))
+    };
+    let plain = run(&[("cluster.ranks", "1")]);
+    for option in [
+        ("train.clip_norm", "0.1"),
+        ("optimizer.rate_factor", r#"["line.bias=0.5"]"#),
+        ("optimizer.frozen", "[line.bias]"),
+    ] {
+        let alone = run(&[("cluster.ranks", "1"), option]);
+        assert_ne!(alone, plain, "{option:?}");
+        for layout in LAYOUTS {
+            assert_close(&format!("{option:?}"), &run(&[layout, &[option]].concat()), &alone, 1e-6);
+        }
+        // The weight, then the bias.
+        assert_eq!(alone[1] == begun[1], option.0 == "optimizer.frozen", "{option:?}");
+    }
+    let groups = || ParamGroups::new(SgdConfig::new()).group(["line.bias"], |group| group.with_rate_factor(0.5));
+    let strategy = DataParallel::new(&config(TWO), groups()).expect("valid options");
+    let folder = out.path().join("groups");
+    let found = learned(&folder, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into()), |training| training);
+    let by_option = run(&[TWO, &[("optimizer.rate_factor", r#"["line.bias=0.5"]"#)]].concat());
+    assert_close("groups", &parameters(&found), &by_option, 0.0);
+}
+
+#[test]
+fn state_that_cannot_be_saved_is_refused_before_the_run() {
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let strategy = || DataParallel::new(&config(TWO), AdafactorConfig::new()).expect("valid options").into();
+    let training = small::training(out.path(), 1).with_default_checkpointers().with_training_strategy(strategy());
+    let net = small::Net::new(&device);
+    let learner = || Learner::new(net.clone(), AdafactorConfig::new().init(), 1e-1);
+    let text = training.launch(learner()).error.expect("it is refused").to_string();
+    assert!(text.contains("Adafactor keeps") && text.contains("of a parameter of [256, 256]"), "{text}");
+    assert!(metrics(out.path()).is_empty(), "no epoch was run");
+    let result = small::training(out.path(), 1).with_training_strategy(strategy()).launch(learner());
+    assert!(result.error.is_none(), "{:?}", result.error);
 }
 
 /// The lines of a function's body that say something: no brackets alone, no comments.

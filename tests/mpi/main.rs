@@ -6,6 +6,7 @@
 #[cfg(feature = "ndarray")]
 mod another_backend;
 mod job;
+mod learner;
 #[path = "../layouts/parity/mod.rs"]
 mod parity;
 
@@ -73,22 +74,28 @@ fn over(processes: usize, ranks: usize) {
     if mpi::is_launched() {
         return;
     }
+    let text = self::processes(processes, "layouts", &[(RANKS, &ranks.to_string())]);
+    let compared = format!("{processes} processes of {ranks}: ");
+    assert_eq!(text.matches(&compared).count(), processes * cases(processes * ranks).len(), "{text}");
+}
+
+/// Runs a test of this program in so many processes; what they print.
+fn processes(count: usize, test: &str, environment: &[(&str, &str)]) -> String {
     let limit = Duration::from_secs(300);
     let output = Command::new("timeout")
         .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun", "--oversubscribe"])
-        .args(["--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()])
+        .args(["--mca", "mpi_yield_when_idle", "1", "-n", &count.to_string()])
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "layouts", "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
         // As in a container, where there is no other user.
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env(RANKS, ranks.to_string())
+        .envs(environment.iter().copied())
         .output()
         .expect("`timeout` of coreutils and `mpirun`");
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    let compared = format!("{processes} processes of {ranks}: ");
-    assert_eq!(text.matches(&compared).count(), processes * cases(processes * ranks).len(), "{text}");
+    text
 }
 
 #[test]

@@ -29,6 +29,26 @@ impl ProcessGroup {
         Ok((0..self.size()).map(|member| all[member * counts.len()..][..counts.len()].to_vec()).collect())
     }
 
+    /// Every member's text, in the order of the members.
+    pub fn all_gather_texts(&self, own: &str) -> Result<Vec<String>> {
+        if self.size() == 1 {
+            return Ok(vec![own.to_string()]);
+        }
+        let mut bytes: Vec<i64> = own.bytes().map(i64::from).collect();
+        let lens = self.all_gather_counts(&[bytes.len() as i64])?;
+        let longest = lens.iter().map(|len| len[0]).max().unwrap_or(0) as usize;
+        if longest == 0 {
+            return Ok(vec![String::new(); self.size()]);
+        }
+        bytes.resize(longest, 0);
+        let all = self.all_gather_counts(&bytes)?;
+        let text = |(bytes, len): (&Vec<i64>, &Vec<i64>)| {
+            let bytes: Vec<u8> = bytes[..len[0] as usize].iter().map(|byte| *byte as u8).collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        Ok(all.iter().zip(&lens).map(text).collect())
+    }
+
     /// Sends the same number of counts to every member: the first k of `size() * k` to member 0, and so on. Returns
     /// what came from each member, in their order.
     pub fn all_to_all_counts(&self, counts: &[i64]) -> Result<Vec<i64>> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! model/PATH                 a parameter, by its path in the module; what has no gradient, too
-//! optimizer/PATH/FIELD       its state
+//! optimizer/PATH/FIELD       its state; `no_gradient`, if it is trained, had none yet, and so has no state
 //! ```
 
 /// How the names of the two kinds begin.
@@ -10,6 +10,9 @@ pub const KINDS: [&str; 2] = ["model/", "optimizer/"];
 
 const MODEL: &str = KINDS[0];
 const OPTIMIZER: &str = KINDS[1];
+
+/// The field of a trained parameter's that has no state, as no step had a gradient of it.
+pub(crate) const NO_GRADIENT: &str = "no_gradient";
 
 /// The name of a parameter.
 pub(crate) fn of_parameter(path: &str) -> String {

@@ -58,6 +58,11 @@ impl Digest {
         self.hasher.write(bytes);
     }
 
+    /// What it has become.
+    pub fn finish(&self) -> u64 {
+        self.hasher.finish()
+    }
+
     /// Takes in the shape of a tensor, and its values: in an engine's first step all, later some thousand of those that are in
     /// host memory, and none on an accelerator.
     pub fn feed_tensor<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) {
@@ -254,7 +259,7 @@ where
             cut.extend(micro_batches(batch, share, first + rows as u64)?);
             rows += batch.rows()?;
         }
-        let given = Given::whole(rows, digest.hasher.finish());
+        let given = Given::whole(rows, digest.finish());
         let report = self.step_given(cut, given, rate)?;
         self.draw(rows as u64);
         Ok(report)

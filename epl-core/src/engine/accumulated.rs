@@ -1,5 +1,7 @@
 //! What a step has before its update.
 
+use std::collections::BTreeSet;
+
 use super::gradients::GradientStore;
 use super::report::StepReport;
 
@@ -8,6 +10,8 @@ pub struct Accumulated {
     /// Of what is scattered this rank's shard.
     pub(super) store: GradientStore,
     pub(super) report: StepReport,
+    /// The parameters that this rank holds and no rank has a gradient of, by the numbers of their records: in the store are zeros.
+    pub(super) without: BTreeSet<usize>,
     /// The samples of this rank's micro-batches whose loss is not finite.
     pub(super) not_finite: Vec<u64>,
     /// See [`Engine::bubble`](super::Engine::bubble).

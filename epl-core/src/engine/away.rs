@@ -7,7 +7,7 @@
 //! parameters   [ a ┆ b b ┆ c ]
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
@@ -28,6 +28,8 @@ pub(crate) struct AwayGradients {
     arrays: Vec<FlatArray>,
     /// Whether an array holds gradients of this step.
     filled: Vec<bool>,
+    /// The records whose gradients are none, but zeros in their place.
+    left_out: BTreeSet<usize>,
     /// How many steps have begun.
     number: u64,
 }
@@ -43,18 +45,29 @@ impl AwayGradients {
             return Ok(None);
         }
         let filled = vec![false; arrays.len()];
-        Ok(Some(Self { arrays, filled, number: 0 }))
+        Ok(Some(Self { arrays, filled, left_out: BTreeSet::new(), number: 0 }))
     }
 
     /// Forgets the gradients of the step before.
     pub fn begin(&mut self) {
         self.filled.fill(false);
+        self.left_out.clear();
         self.number += 1;
     }
 
     /// Which step's gradients these are.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Nothing is updated by the gradients of these records.
+    pub fn leave_out(&mut self, records: BTreeSet<usize>) {
+        self.left_out = records;
+    }
+
+    /// Whether a record has a gradient, if its unit has any.
+    pub fn has(&self, record: usize) -> bool {
+        !self.left_out.contains(&record)
     }
 
     /// Adds this rank's part of a bucket.
@@ -96,7 +109,8 @@ impl AwayGradients {
 
     /// The gradients of a unit on a device.
     pub fn read(&self, table: &ParamTable, unit: usize, device: &Device, store: &mut GradientStore) -> Result<()> {
-        for slot in table.unit(unit).slots.iter().filter(|_| self.filled[unit]) {
+        let slots = table.unit(unit).slots.iter().filter(|slot| self.filled[unit] && self.has(slot.record));
+        for slot in slots {
             let values = self.arrays[unit].read(slot.own_at.clone(), device)?;
             store.insert(table.records[slot.record].id, values);
         }

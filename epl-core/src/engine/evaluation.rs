@@ -55,7 +55,8 @@ impl<M: Model> Engine<M> {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
         let weights = weights::sum_over_replicas(weights, (count, None), &mut given, &self.context)?;
-        let StepReport { loss, terms, weights, outputs, .. } = sums.reduce(0.0, &weights, &given, &self.context)?;
+        let (report, _) = sums.reduce((0.0, 0), &weights, &given, &self.context)?;
+        let StepReport { loss, terms, weights, outputs, .. } = report;
         Ok(EvalReport { loss, terms, weights, outputs })
     }
 
@@ -231,6 +232,12 @@ impl Losses {
     fn settled(mut self, context: &Context) -> Result<Self> {
         for ((loss, causes), (own, is_empty)) in self.losses.drain(..).zip(&self.own) {
             loss.check(own, *is_empty)?;
+            if loss.differentiated.is_some() {
+                return Err(Error::invalid(
+                    "the model gives the gradients of its loss (`Loss::of_gradients`), of which an evaluation has no use, and not its \
+                     value; measure what leaves it, by `Engine::inference`",
+                ));
+            }
             self.sums.add(loss, causes, own, *is_empty)?;
         }
         self.sums.settle(Squares::default(), context)?;

@@ -17,7 +17,6 @@ use crate::params::ParamRecord;
 use crate::params::store::ParamStore;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::plan::Plan;
-use crate::texts::texts;
 use crate::topology::cluster::Axis;
 
 /// Which tensors of the same shape as the parameters, or as a rank's shards of them, are gathered.
@@ -208,7 +207,7 @@ fn names_of_first(own: Vec<String>, record: &ParamRecord, context: &Context) -> 
 
 /// The names that a member of a group has. Collective.
 fn names_of(first: usize, own: Vec<String>, group: &ProcessGroup) -> Result<Vec<String>> {
-    Ok(texts(group, &own.join("\n"))?[first].lines().map(str::to_string).collect())
+    Ok(group.all_gather_texts(&own.join("\n"))?[first].lines().map(str::to_string).collect())
 }
 
 impl Visit for Gatherer<'_> {

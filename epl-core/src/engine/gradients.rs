@@ -26,6 +26,8 @@ impl Found {
         match self {
             Self::Graph(gradients) => value.grad_remove(gradients),
             Self::Given(gradients, 1.0) => gradients.remove(id),
+            // Of what counts for nothing they may be no numbers.
+            Self::Given(gradients, 0.0) => gradients.remove(id).map(|gradient: Tensor<D>| gradient.zeros_like()),
             Self::Given(gradients, factor) => gradients.remove(id).map(|gradient: Tensor<D>| gradient * *factor),
         }
     }

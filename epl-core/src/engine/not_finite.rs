@@ -8,7 +8,6 @@ use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::params::ParamRecord;
 use crate::plan::Compression;
-use crate::texts::texts;
 use crate::topology::cluster::Axis;
 
 impl<M: Model> Engine<M> {
@@ -39,7 +38,7 @@ impl<M: Model> Engine<M> {
         // Slices of a layer run the same samples.
         let tells = self.context.coordinate().along(Axis::Tensor) == 0 && !own.is_empty();
         let own = if tells { shown(own) } else { String::new() };
-        let all = texts(world, &own)?.into_iter().enumerate().filter(|(_, samples)| !samples.is_empty());
+        let all = world.all_gather_texts(&own)?.into_iter().enumerate().filter(|(_, samples)| !samples.is_empty());
         let told = all.map(|(rank, samples)| format!("on rank {rank} the loss of {samples} is not finite; "));
         Ok(told.collect())
     }

@@ -29,9 +29,10 @@ impl<M: Model> ModelState<M> {
             None => Some(self.copy_of(unit, table)?),
         };
         for group in groups {
-            let numbers: Vec<usize> = group.clone().collect();
-            let tensors = gradients_of(table, bucket, group, store);
+            let tensors = gradients_of(table, bucket, group.clone(), store);
             let away = self.away.as_ref().map(|away| away.borrow());
+            let has = |place: &usize| away.as_ref().is_none_or(|away| away.has(bucket.members[*place]));
+            let numbers: Vec<usize> = group.filter(has).collect();
             let gradients = match away.as_ref().map(|away| away.array(unit)) {
                 Some(Some(array)) => Gradients::Array(array, &numbers),
                 Some(None) => continue,

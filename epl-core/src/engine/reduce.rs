@@ -16,7 +16,7 @@
 //! every micro-batch (v2, v3).
 
 use std::cell::{RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::{Pending, ProcessGroup, ReduceOp};
@@ -56,6 +56,20 @@ pub(crate) struct Reducer<'a> {
     /// Where gradients lie away from the device.
     away: Option<RefMut<'a, AwayGradients>>,
     meter: Meter,
+    /// Of the parameters that were reduced, by the numbers of their records: those that had a gradient in a micro-batch, and those
+    /// that had none in some.
+    had: BTreeSet<usize>,
+    lacked: BTreeSet<usize>,
+}
+
+/// What the reductions of a step leave.
+pub(crate) struct Reduced {
+    /// Of what is scattered this rank's shard.
+    pub store: GradientStore,
+    /// Where each replica clips its own gradient: the mean of their norms.
+    pub own_norm: Option<f64>,
+    /// The parameters that had no gradient on this rank in any micro-batch, by the numbers of their records.
+    pub without: BTreeSet<usize>,
 }
 
 /// A bucket on its way. There are a few in a step: no box is worth its while.
@@ -91,6 +105,8 @@ impl<'a> Reducer<'a> {
             shards: BTreeMap::new(),
             away,
             meter: diagnostics.meters.gradients.clone(),
+            had: BTreeSet::new(),
+            lacked: BTreeSet::new(),
         }
     }
 
@@ -127,13 +143,8 @@ impl<'a> Reducer<'a> {
         }
     }
 
-    /// Waits for every bucket; returns the reduced gradients, of what is scattered this rank's shard. Where each replica clips
-    /// its own gradient, that is done now; then also the mean of their norms.
-    pub fn finish(
-        mut self,
-        mut store: GradientStore,
-        clip: Option<LocalClip<'_>>,
-    ) -> Result<(GradientStore, Option<f64>)> {
+    /// Waits for every bucket. Where each replica clips its own gradient, that is done now.
+    pub fn finish(mut self, mut store: GradientStore, clip: Option<LocalClip<'_>>) -> Result<Reduced> {
         let own_norm = match clip {
             Some(clip) => Some(self.reduce_clipped(&mut store, &clip)?),
             None => {
@@ -145,7 +156,7 @@ impl<'a> Reducer<'a> {
         for (index, (sum, _)) in core::mem::take(&mut self.shards) {
             self.keep(index, sum, true)?;
         }
-        Ok((self.reduced, own_norm))
+        Ok(Reduced { store: self.reduced, own_norm, without: &self.lacked - &self.had })
     }
 
     /// Clips the gradient of this rank's replica, and starts all buckets; then reduces what other stages hold, too.
@@ -264,7 +275,7 @@ impl<'a> Reducer<'a> {
     }
 
     /// The gradients of a bucket of several stages, summed over them.
-    fn sum_over_stages(&self, bucket: &Bucket, store: &mut GradientStore) -> Result<Tensor<1>> {
+    fn sum_over_stages(&mut self, bucket: &Bucket, store: &mut GradientStore) -> Result<Tensor<1>> {
         let flat = self.take_flat(bucket, store);
         Ok(self.holders(bucket).all_reduce(flat, ReduceOp::Sum)?)
     }
@@ -332,16 +343,20 @@ impl<'a> Reducer<'a> {
     }
 
     /// The gradients of a bucket as one tensor, zeros for those that there are not.
-    fn take_flat(&self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
+    fn take_flat(&mut self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
         self.fill_missing(bucket, store);
         self.flatten(bucket, store)
     }
 
-    fn fill_missing(&self, bucket: &Bucket, store: &mut GradientStore) {
-        for record in bucket.members.iter().map(|member| &self.plan.params.records[*member]) {
-            if store.get(record.id).is_none() {
-                store.insert(record.id, Tensor::<1>::zeros([record.numel()], &self.device).cast(record.dtype));
+    fn fill_missing(&mut self, bucket: &Bucket, store: &mut GradientStore) {
+        for member in &bucket.members {
+            let record = &self.plan.params.records[*member];
+            if store.get(record.id).is_some() {
+                self.had.insert(*member);
+                continue;
             }
+            self.lacked.insert(*member);
+            store.insert(record.id, Tensor::<1>::zeros([record.numel()], &self.device).cast(record.dtype));
         }
     }
 

@@ -153,13 +153,20 @@ impl TermSums {
         Ok(())
     }
 
-    /// Sums over the world what each rank counts: `norm` of the parameters it owns; its terms and metrics if it is
-    /// the first of its tensor group, whose ranks all hold the same. Collective.
+    /// Sums over the world what each rank counts: `norm` of the parameters it owns; those that have no gradient; its terms and
+    /// metrics if it is the first of its tensor group, whose ranks all hold the same. Collective. Returns, too, whether any rank
+    /// is `without` a gradient.
     ///
     /// # Errors
     ///
     /// When ranks were not `given` the same where they must be.
-    pub fn reduce(mut self, norm: f64, weights: &TermWeights, given: &Given, context: &Context) -> Result<StepReport> {
+    pub fn reduce(
+        mut self,
+        (norm, without): (f64, usize),
+        weights: &TermWeights,
+        given: &Given,
+        context: &Context,
+    ) -> Result<(StepReport, bool)> {
         let stages = context.axis(Axis::Pipeline);
         if stages.size() > 1 {
             let width = &context.mesh().widths()[context.coordinate().pipeline];
@@ -171,7 +178,7 @@ impl TermSums {
         let share = if first { 1.0 } else { 0.0 };
         let mut values = given.over_all().to_vec();
         let compared = values.len();
-        values.push(norm);
+        values.extend([norm, without as f64]);
         values.extend(self.terms.iter().map(|(_, _, sum)| sum * share));
         values.extend(metrics.values().flatten().map(|value| value * share));
         let world = context.world();
@@ -179,13 +186,14 @@ impl TermSums {
         given.check(&sums[..compared], world, context)?;
         let mut sums = sums.into_iter().skip(compared);
         let mut next = || sums.next().unwrap_or(0.0);
-        let grad_norm = next().sqrt();
+        let (grad_norm, is_without) = (next().sqrt(), next() > 0.0);
         self.terms.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
         let outputs = merged(context)?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
-        Ok(StepReport { loss, terms, grad_norm, weights, metrics, outputs, loss_scale: None, skipped: false })
+        let report = StepReport { loss, terms, grad_norm, weights, metrics, outputs, loss_scale: None, skipped: false };
+        Ok((report, is_without))
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct StatesOf<'a> {
     stored: &'a dyn StateSource,
     /// By the numbers of their records.
     fields: BTreeMap<usize, StoredState>,
+    /// The trained ones that no step had a gradient of, and that have none.
+    untouched: BTreeSet<usize>,
 }
 
 /// The state of a parameter: by field, the names of tensors, and numbers.
@@ -46,8 +48,8 @@ impl<'a> StatesOf<'a> {
     ///
     /// # Errors
     ///
-    /// When some is of a parameter that is not trained here, one that is trained has none and others have some, or a field is
-    /// there for some parameters only.
+    /// When some is of a parameter that is not trained here, one that is trained has none, had a gradient and others have some, or
+    /// a field is there for some parameters only.
     pub fn find(plan: &Plan, source: &'a dyn StateSource) -> Result<Self> {
         let mut by_name: BTreeMap<&str, StoredState> = BTreeMap::new();
         for name in source.tensors() {
@@ -55,8 +57,13 @@ impl<'a> StatesOf<'a> {
                 by_name.entry(path).or_default().tensors.insert(field.to_string(), name.to_string());
             }
         }
+        let (mut without, mut untouched) = (BTreeSet::new(), BTreeSet::new());
         for (name, value) in source.scalars() {
             if let Some((path, field)) = names::state(name) {
+                if field == names::NO_GRADIENT {
+                    without.insert(path);
+                    continue;
+                }
                 by_name.entry(path).or_default().scalars.insert(field.to_string(), *value);
             }
         }
@@ -65,8 +72,12 @@ impl<'a> StatesOf<'a> {
         let mut fields = BTreeMap::new();
         for (number, record) in plan.records().iter().enumerate() {
             let Some(stored) = by_name.remove(record.name.as_str()) else {
-                if let (Some(other), true) = (&other, record.trainable && record.global_numel() > 0) {
-                    return Err(without_state(record, other, source));
+                let is_without = source.may_lack_states() || without.contains(record.name.as_str());
+                match &other {
+                    _ if !record.trainable || record.global_numel() == 0 => {}
+                    _ if is_without => drop(untouched.insert(number)),
+                    Some(other) => return Err(without_state(record, other, source)),
+                    None => {}
                 }
                 continue;
             };
@@ -84,7 +95,7 @@ impl<'a> StatesOf<'a> {
             }
         }
         match by_name.keys().next() {
-            None => Ok(Self { stored: source, fields }),
+            None => Ok(Self { stored: source, fields, untouched }),
             Some(name) => Err(Error::file(
                 source.place(),
                 format!("it has optimizer state of `{name}`, which is no parameter of this model"),
@@ -95,6 +106,7 @@ impl<'a> StatesOf<'a> {
     /// Gives it to the engine's optimizer.
     pub fn load<M: Model>(self, setup: Setup<'_>, state: &mut ModelState<M>) -> Result<()> {
         let table = &setup.plan.params;
+        state.untouched = self.untouched.iter().copied().filter(|number| table.records[*number].held).collect();
         if let Some(one_pass) = &mut state.one_pass {
             return self.load_one_pass(table, one_pass);
         }

@@ -10,11 +10,11 @@
 //! One stage is a pipeline too: nothing is received and nothing sent.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Instant;
 
-use epl_comm::{OperationPhase, Recording, timed};
+use epl_comm::{OperationPhase, Recording, ReduceOp, timed};
 
 use super::accumulated::Accumulated;
 use super::batches::Given;
@@ -27,7 +27,7 @@ use super::micro_batch::MicroBatch;
 use super::norm::Squares;
 use super::parameters::{Parameters, Seen};
 use super::rank::Engine;
-use super::reduce::Reducer;
+use super::reduce::{Reduced, Reducer};
 use super::repeatable::ForwardPart;
 use super::report::TermSums;
 use super::statistics::StepStatistics;
@@ -35,10 +35,11 @@ use super::tape::{Around, Start, Tape};
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
-use crate::model::context::NanCauses;
+use crate::model::context::{Context, NanCauses};
 use crate::model::loss::{Differentiated, Loss, Term, TermWeights};
 use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
+use crate::plan::Plan;
 use crate::plan::batch_views::BatchViews;
 use crate::schedule::{Action, ActionKind};
 use crate::simulate::pieces::{Look, looks, segments};
@@ -135,7 +136,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let scale = self.engine.state.loss_scale();
         let clip = LocalClip::new(plan, context, scale);
         let reduce = || self.reducer.finish(self.store, clip);
-        let (store, own_norm) = timed("reduction", OperationPhase::Update, reduce)?;
+        let Reduced { store, own_norm, without } = timed("reduction", OperationPhase::Update, reduce)?;
         self.links.finish()?;
         self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
@@ -150,12 +151,14 @@ impl<'a, M: Model> StepRun<'a, M> {
         let not_finite =
             not_finite.into_iter().flat_map(|number| self.micro_batches[self.noted[number]].samples.to_vec());
         let not_finite = not_finite.collect();
-        let mut report = self.sums.reduce(squared, &self.weights, &self.given, context)?;
+        let told = (squared, without.len());
+        let (mut report, is_any_without) = self.sums.reduce(told, &self.weights, &self.given, context)?;
+        let without = if is_any_without { without_any(plan, context, &without)? } else { BTreeSet::new() };
         if let Some(own_norm) = own_norm.filter(|_| report.grad_norm.is_finite()) {
             report.grad_norm = own_norm;
         }
         let bubble = work.bubble(context)?;
-        Ok(Accumulated { store, report, not_finite, bubble, number, loss_scale: scale })
+        Ok(Accumulated { store, report, without, not_finite, bubble, number, loss_scale: scale })
     }
 
     fn forward(&mut self, action: Action) -> Result<()> {
@@ -277,6 +280,17 @@ impl<'a, M: Model> StepRun<'a, M> {
         let is_last = self.backwards[segment] == self.micro_batches.len();
         self.reducer.after_backward(segment, is_last, &mut self.store)
     }
+}
+
+/// The parameters that have no gradient on any rank, by the numbers of their records, of those that have none here. Collective.
+fn without_any(plan: &Plan, context: &Context, without: &BTreeSet<usize>) -> Result<BTreeSet<usize>> {
+    let records = plan.params.records.iter().enumerate();
+    let had = records.map(|(number, record)| {
+        let had = record.trainable && record.held && !without.contains(&number);
+        f64::from(u8::from(had))
+    });
+    let had = context.world().all_reduce_values(&had.collect::<Vec<_>>(), ReduceOp::Max)?;
+    Ok(without.iter().copied().filter(|number| had[*number] == 0.0).collect())
 }
 
 /// One micro-batch's way through some segments.

@@ -17,7 +17,7 @@ use epl_comm::shard_range;
 use super::restore::{EngineState, half_name};
 use super::state::ModelState;
 use super::states::StateOf;
-use crate::checkpoint::{Region, Snapshot, SnapshotPiece, TensorValues, names};
+use crate::checkpoint::{Region, Scalar, Snapshot, SnapshotPiece, TensorValues, names};
 use crate::error::{Error, Result};
 use crate::json::json;
 use crate::model::context::Context;
@@ -78,6 +78,9 @@ impl<M: Model> ModelState<M> {
             } else if is_first {
                 snapshot.pieces.push(SnapshotPiece { name, region: Region::all(&shape), from: 0, values });
             }
+        }
+        if is_first && self.untouched.contains(&number) {
+            snapshot.scalars.insert(named(names::NO_GRADIENT), Scalar::Uint(1));
         }
         // A number is of the whole parameter.
         snapshot.scalars.extend(scalars.into_iter().filter(|_| is_first).map(|(field, value)| (named(&field), value)));

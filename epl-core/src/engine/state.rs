@@ -1,6 +1,7 @@
 //! What a step changes, and a checkpoint keeps; and what a step runs on.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use burn::tensor::Device;
 use serde_json::Value;
@@ -39,6 +40,8 @@ pub(super) struct ModelState<M> {
     pub scaler: Option<LossScaler>,
     /// Steps that were made; those that were skipped do not count.
     pub steps: u64,
+    /// Trained parameters held here that no step had a gradient of, by the numbers of their records; none before the first step.
+    pub untouched: BTreeSet<usize>,
     /// Samples that were drawn for [`Engine::train_batch`](super::Engine::train_batch).
     pub drawn: u64,
 }
@@ -60,6 +63,7 @@ impl<M: Model> ModelState<M> {
             optimizer_settings: (optimizer.name, optimizer.settings),
             scaler: plan.half.map(|half| LossScaler::new(half.choice(), plan.settings.loss_scale)),
             steps: 0,
+            untouched: BTreeSet::new(),
             drawn: 0,
         })
     }

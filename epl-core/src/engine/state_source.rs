@@ -22,6 +22,9 @@ pub(super) trait StateSource {
     /// All numbers.
     fn scalars(&self) -> &BTreeMap<String, Scalar>;
 
+    /// Whether a trained parameter may have none where others have some, and begins anew.
+    fn may_lack_states(&self) -> bool;
+
     /// The shape of a tensor.
     ///
     /// # Errors
@@ -48,6 +51,11 @@ impl StateSource for Checkpoint {
 
     fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.index().scalars
+    }
+
+    /// It says which had no gradient.
+    fn may_lack_states(&self) -> bool {
+        false
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {
@@ -114,6 +122,11 @@ impl StateSource for GivenStates<'_> {
 
     fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.scalars
+    }
+
+    /// What Burn's optimizer keeps has none of a parameter that had no gradient, and does not say so.
+    fn may_lack_states(&self) -> bool {
+        true
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {

@@ -16,7 +16,7 @@ use crate::model::segment::Model;
 use crate::optim::{StateField, StateFields, WholeStates};
 use crate::params::ParamRecord;
 use crate::plan::Plan;
-use crate::texts::{faults, texts};
+use crate::texts::faults;
 
 impl<M: Model> Engine<M> {
     /// What the optimizer keeps of every parameter, whole: [`load_optimizer_states`](Self::load_optimizer_states) takes it under
@@ -66,7 +66,7 @@ impl<M: Model> Engine<M> {
             )));
         }
         let mut whole = WholeStates::new();
-        for text in texts(world, &json("numbers of the optimizer", &numbers)?.to_string())? {
+        for text in world.all_gather_texts(&json("numbers of the optimizer", &numbers)?.to_string())? {
             let told: BTreeMap<String, BTreeMap<String, Scalar>> = serde_json::from_str(&text)
                 .map_err(|error| Error::invalid(format!("numbers of another rank: {error}")))?;
             for (path, fields) in told {
@@ -77,8 +77,8 @@ impl<M: Model> Engine<M> {
         Ok(whole)
     }
 
-    /// Gives the optimizer the state that it goes on with, of which this rank keeps its part. No communication; every rank must
-    /// do it.
+    /// Gives the optimizer the state that it goes on with, of which this rank keeps its part; a parameter of which there is none
+    /// begins anew. No communication; every rank must do it.
     ///
     /// # Errors
     ///

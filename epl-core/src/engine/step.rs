@@ -71,7 +71,7 @@ impl<M: Model> Engine<M> {
     /// are then as before. Under mixed precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
         self.check_rate(rate)?;
-        let Accumulated { store, mut report, not_finite, bubble, number, loss_scale } = accumulated;
+        let Accumulated { mut store, mut report, without, not_finite, bubble, number, loss_scale } = accumulated;
         if self.state.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
                 "other gradients were accumulated after these, and took their place: there is room for one step's away from \
@@ -92,6 +92,15 @@ impl<M: Model> Engine<M> {
         let mut factor = 1.0 / loss_scale;
         factor *= self.plan.global_clip_norm().map_or(1.0, |limit| norm::clip_factor(report.grad_norm, limit));
         let (setup, state) = self.parts();
+        // What nobody has a gradient of is left as it is, and keeps no state, as by Burn's optimizer: no decay, no momentum.
+        without.iter().for_each(|number| drop(store.remove(setup.plan.params.records[*number].id)));
+        match state.steps {
+            0 => state.untouched.clone_from(&without),
+            _ => state.untouched.retain(|number| without.contains(number)),
+        }
+        if let Some(away) = &state.away {
+            away.borrow_mut().leave_out(without);
+        }
         timed("update", OperationPhase::Update, || state.update(setup, store, Update { rate, factor }))?;
         self.state.steps += 1;
         self.diagnostics.bubble = bubble;

@@ -215,6 +215,13 @@ impl Loss {
 
     /// Checks that every term has a weight, and that no mean is over nothing, unless nothing counts.
     pub(crate) fn check(&self, weights: &TermWeights, is_stand_in: bool) -> Result<()> {
+        if let (Some(term), Some(given)) = (self.terms.first(), &self.differentiated) {
+            return Err(Error::invalid(format!(
+                "the loss has the gradients of `{}` (`Loss::of_gradients`) and a term `{}`, which would not be differentiated; \
+                 differentiate both together",
+                given.name, term.name
+            )));
+        }
         let is_empty = |term: &&Term| term.kind == TermKind::Mean && weights.get(term.name) == Some(0.0);
         if let (Some(term), false) = (self.terms.iter().find(is_empty), is_stand_in) {
             return Err(Error::invalid(format!(

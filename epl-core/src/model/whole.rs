@@ -33,6 +33,14 @@ impl<B> MeanWeight<B> {
             Some(weight) => LossWeights::new().with_mean(LOSS, weight(batch)),
         }
     }
+
+    /// The same of what is differentiated already: gradients over nothing are left out, whatever they are.
+    fn of_given(&self, batch: &B) -> LossWeights {
+        match &self.0 {
+            None => LossWeights::new().with_rows(LOSS),
+            Some(weight) => LossWeights::new().with(LOSS, weight(batch)),
+        }
+    }
 }
 
 impl<B> Clone for MeanWeight<B> {
@@ -70,6 +78,8 @@ pub struct WithLoss<M, B> {
     loss: BatchLoss<M, B>,
     weight: MeanWeight<B>,
     batch: BatchTensors<B>,
+    /// Whether the model differentiates its loss itself.
+    is_given: bool,
 }
 
 type LossFn<M, B> = dyn Fn(&M, &B) -> Loss + Send + Sync;
@@ -122,11 +132,11 @@ impl<M, B> WithLoss<M, B> {
             let (gradients, factor) = step(model, batch);
             Loss::of_gradients(LOSS, gradients, factor)
         };
-        Self::of(model, loss, BatchTensors::unknown())
+        Self { is_given: true, ..Self::of(model, loss, BatchTensors::unknown()) }
     }
 
     fn of(model: M, loss: impl Fn(&M, &B) -> Loss + Send + Sync + 'static, batch: BatchTensors<B>) -> Self {
-        Self { model, loss: BatchLoss(Arc::new(loss)), weight: MeanWeight::ROWS, batch }
+        Self { model, loss: BatchLoss(Arc::new(loss)), weight: MeanWeight::ROWS, batch, is_given: false }
     }
 
     /// Says what the loss of a batch is a mean over, where it is not its rows: the targets that are no padding, or the sum of
@@ -154,14 +164,16 @@ impl<M, B> WithLoss<M, B> {
     /// A step asks it once for each micro-batch, on every rank that runs it, before its first forward; one that reads from a
     /// device waits for it then. A micro-batch that weighs nothing has no mean: the step is refused, on all replicas.
     /// Where that may be, a [`Model`] of your own returns a sum ([`Loss::with`]). A replica without samples runs a stand-in, a row
-    /// of the data that counts for nothing: a mean over it that is no number makes the step's gradients none.
+    /// of the data that counts for nothing: a mean over it that is no number makes the step's gradients none. Both do not hold of a
+    /// [step of the model's own](Self::with_backward): of what weighs nothing its gradients are left out.
     #[must_use]
     pub fn weighted_by(self, weight: impl Fn(&B) -> f64 + Send + Sync + 'static) -> Self {
         Self { weight: MeanWeight::by(weight), ..self }
     }
 
     fn with_model(&self, model: M) -> Self {
-        Self { model, loss: self.loss.clone(), weight: self.weight.clone(), batch: self.batch }
+        let Self { loss, weight, batch, is_given, .. } = self;
+        Self { model, loss: loss.clone(), weight: weight.clone(), batch: *batch, is_given: *is_given }
     }
 }
 
@@ -231,7 +243,7 @@ impl<M: Module, B: Send> Model for WithLoss<M, B> {
     fn forward_segment(&self, _index: usize, _carry: Option<()>, _batch: &B) {}
 
     fn weights(&self, batch: &B) -> LossWeights {
-        self.weight.of(batch)
+        if self.is_given { self.weight.of_given(batch) } else { self.weight.of(batch) }
     }
 
     fn loss(&self, (): (), batch: &B) -> Loss {

@@ -16,7 +16,6 @@ use indicatif::HumanDuration;
 
 use crate::checkpoint::durable::{FileSystem, create_folder};
 use crate::error::{Error, Result};
-use crate::texts::texts;
 
 /// The file that is locked.
 const FILE: &str = "lock";
@@ -46,7 +45,7 @@ impl FolderLock {
             0 if !resumes || out.is_dir() => Self::hold(out)?,
             _ => (Self { _file: None, warning: Ok(()) }, String::new()),
         };
-        let holder = texts(world, &holder)?.swap_remove(0);
+        let holder = world.all_gather_texts(&holder)?.swap_remove(0);
         if holder.is_empty() { Ok(lock) } else { Err(Error::in_use(out, holder)) }
     }
 

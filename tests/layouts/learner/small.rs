@@ -8,12 +8,13 @@ use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor, TensorData, TensorReadError};
+use burn::tensor::{Device, ExecutionError, GradientCheckpointingStrategy, Tensor, TensorData, TensorReadError};
 use burn_train::metric::store::EventStoreClient;
-use burn_train::metric::{LossMetric, Metric, MetricMetadata, MetricName, SerializedEntry};
+use burn_train::metric::{Adaptor, LossInput, LossMetric, Metric, MetricMetadata, MetricName, SerializedEntry};
 use burn_train::{
-    EarlyStoppingStrategy, InferenceStep, Interrupter, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
+    EarlyStoppingStrategy, InferenceStep, Interrupter, ItemLazy, SupervisedTraining, TrainOutput, TrainStep,
 };
+use epl::train::step_output;
 
 /// Points, each with a weight.
 #[derive(Clone, Debug)]
@@ -39,13 +40,68 @@ impl Batcher<usize, Rows> for PointBatcher {
         let (rows, point) = (items.len(), |item: &usize| *item as f32 / 10.0);
         let points: Vec<f32> = items.iter().map(point).collect();
         let targets: Vec<f32> = items.iter().map(|item| 2.0 * point(item) - 1.0).collect();
-        let weights: Vec<f32> = items.iter().map(|item| 1.0 + (item % 3) as f32).collect();
+        // Of some rows none.
+        let weights: Vec<f32> = items.iter().map(|item| (item % 3) as f32).collect();
         Rows {
             points: Tensor::from_data(TensorData::new(points, [rows, 1]), device),
             targets: Tensor::from_data(TensorData::new(targets, [rows, 1]), device),
             weights: Tensor::from_data(TensorData::new(weights, [rows]), device),
         }
     }
+}
+
+/// An output of one's own.
+pub struct Scored {
+    loss: Tensor<1>,
+    output: Tensor<2>,
+    targets: Tensor<2>,
+}
+
+step_output!(Scored { loss: mean, output: rows, targets: rows });
+
+impl ItemLazy for Scored {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<LossInput> for Scored {
+    fn adapt(&self) -> LossInput {
+        LossInput::new(self.loss.clone())
+    }
+}
+
+/// The sum of outputs and targets of all rows, each with a weight of its place.
+#[derive(Clone, Default)]
+pub struct Rowwise(f64);
+
+pub struct RowsInput(Tensor<2>);
+
+impl Adaptor<RowsInput> for Scored {
+    fn adapt(&self) -> RowsInput {
+        RowsInput(Tensor::cat(vec![self.output.clone(), self.targets.clone()], 1))
+    }
+}
+
+impl Metric for Rowwise {
+    type Input = RowsInput;
+
+    fn name(&self) -> MetricName {
+        Arc::new("Rowwise".to_string())
+    }
+
+    fn update(&mut self, rows: &RowsInput, _metadata: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        let data = rows.0.clone().into_data();
+        let numbers = data.iter::<f64>().enumerate();
+        self.0 = numbers.map(|(place, number)| number * (1.0 + place as f64)).sum();
+        Ok(SerializedEntry::new(format!("{}", self.0), format!("{}", self.0)))
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(SerializedEntry::new(format!("{}", self.0), format!("{}", self.0)))
+    }
+
+    fn clear(&mut self) {}
 }
 
 /// What goes wrong.
@@ -56,6 +112,8 @@ pub enum Fails {
     Read,
     /// The step over the seventh, on whichever rank.
     Step,
+    /// Nothing; the points come in an order of this seed.
+    Shuffle(u64),
 }
 
 struct Points(usize, Fails);
@@ -76,13 +134,19 @@ impl Dataset<usize> for Points {
 }
 
 fn loader(points: usize, fails: Fails) -> Arc<dyn DataLoader<Rows>> {
-    DataLoaderBuilder::new(PointBatcher).batch_size(4).build(Points(points, fails))
+    let builder = DataLoaderBuilder::new(PointBatcher).batch_size(4);
+    match fails {
+        Fails::Shuffle(seed) => builder.shuffle(seed).build(Points(points, fails)),
+        _ => builder.build(Points(points, fails)),
+    }
 }
 
 /// A line.
 #[derive(Module, Debug)]
 pub struct Net {
     line: Linear,
+    /// What no step has a gradient of.
+    spare: Linear,
     /// Whether the loss is a mean over weights, and not over rows.
     is_weighted: bool,
     /// Whether its operations are to be run again in backward.
@@ -91,7 +155,8 @@ pub struct Net {
 
 impl Net {
     pub fn new(device: &Device) -> Self {
-        Self { line: LinearConfig::new(1, 1).init(device), is_weighted: false, is_run_again: false }
+        let [line, spare] = [LinearConfig::new(1, 1).init(device), LinearConfig::new(2, 3).init(device)];
+        Self { line, spare, is_weighted: false, is_run_again: false }
     }
 
     /// With a step that fails if its graph is of another kind.
@@ -103,7 +168,7 @@ impl Net {
         Self { is_weighted: true, ..self }
     }
 
-    fn output(&self, Rows { points, targets, weights }: Rows) -> RegressionOutput {
+    fn output(&self, Rows { points, targets, weights }: Rows) -> Scored {
         let largest = points.clone().max().into_scalar::<f32>();
         assert!(largest < 1e6, "a row of 7");
         let output = self.line.forward(points);
@@ -112,15 +177,15 @@ impl Net {
             true => (squares * weights.clone()).sum() / weights.sum(),
             false => squares.mean(),
         };
-        RegressionOutput { loss, output, targets }
+        Scored { loss, output, targets }
     }
 }
 
 impl TrainStep for Net {
     type Input = Rows;
-    type Output = RegressionOutput;
+    type Output = Scored;
 
-    fn step(&self, rows: Rows) -> TrainOutput<RegressionOutput> {
+    fn step(&self, rows: Rows) -> TrainOutput<Scored> {
         let strategies =
             [self.line.weight.val().gradient_checkpointing_strategy(), rows.points.gradient_checkpointing_strategy()];
         let runs_again = |strategy| strategy == Some(GradientCheckpointingStrategy::Balanced);
@@ -132,9 +197,9 @@ impl TrainStep for Net {
 
 impl InferenceStep for Net {
     type Input = Rows;
-    type Output = RegressionOutput;
+    type Output = Scored;
 
-    fn step(&self, rows: Rows) -> RegressionOutput {
+    fn step(&self, rows: Rows) -> Scored {
         self.output(rows)
     }
 }
@@ -151,6 +216,8 @@ pub fn failing(folder: &Path, fails: Fails) -> SupervisedTraining<Net> {
 fn with(folder: &Path, epochs: usize, fails: Fails) -> SupervisedTraining<Net> {
     SupervisedTraining::new(folder, loader(11, fails), loader(5, Fails::Nothing))
         .metrics((LossMetric::new(),))
+        .metric_train(Rowwise::default())
+        .metric_valid(Rowwise::default())
         .with_application_logger(None)
         .num_epochs(epochs)
 }

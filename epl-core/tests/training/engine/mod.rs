@@ -17,3 +17,4 @@ mod outputs;
 mod refusals;
 mod replicas;
 mod sum;
+mod without_gradient;
