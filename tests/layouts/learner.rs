@@ -233,6 +233,23 @@ fn a_loader_and_a_rank_that_fail_end_the_run() {
 }
 
 #[test]
+fn a_loader_that_shuffles_is_read_by_one_rank_for_all() {
+    let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
+    let net = small::Net::new(&device);
+    let run = |name: &str, strategy: Option<TrainingStrategy<small::Net>>| {
+        let folder = out.path().join(name);
+        let mut training = small::failing(&folder, small::Fails::Shuffle(3));
+        if let Some(strategy) = strategy {
+            training = training.with_training_strategy(strategy);
+        }
+        (folder, training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-1)).model)
+    };
+    let alone = run("alone", None);
+    let ranks = run("ranks", Some(DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options").into()));
+    assert_same("shuffled", (&ranks.0, &ranks.1), (&alone.0, &alone.1), 1e-6);
+}
+
+#[test]
 fn early_stopping_and_an_interruption_end_all_ranks_where_one_rank_would_end() {
     let device = Device::default().autodiff();
     let net = small::Net::new(&device);

@@ -1,5 +1,6 @@
 //! Burn's learner in two processes, each with a rank: what one rank learns, and how such a run ends.
 
+#[allow(dead_code)] // Shared with the program `layouts`.
 #[path = "../layouts/learner/small.rs"]
 mod small;
 

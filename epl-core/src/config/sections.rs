@@ -297,6 +297,9 @@ options! {
         /// Measure in the first step what each segment stores for backward and how long it takes. The trainer prints it;
         /// `Engine::profiled` has it.
         segments: bool = false, ValueKind::Switch, Implemented;
+        /// What a rank's device can reach, in 10¹² floating-point operations a second (bf16 on an H100: 989). The trainer's
+        /// progress then says which part of it a step makes (MFU).
+        peak_tflops: Option<f64> = None, ValueKind::Or(NONE, &ValueKind::NumberAbove(0.0)), Implemented;
     }
     /// The training run.
     train: TrainConfig {

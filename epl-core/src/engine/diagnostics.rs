@@ -1,8 +1,9 @@
 //! What a step tells beside its report: bytes, a trace, waiting, what segments cost.
 
+use super::flops::SegmentFlops;
 use super::meter::Meters;
 use crate::model::context::Context;
-use crate::plan::TraceWindow;
+use crate::plan::{Plan, TraceWindow};
 use crate::probe::Profile;
 
 /// What an engine notes of its steps. Nothing of it is in a checkpoint.
@@ -17,16 +18,18 @@ pub(super) struct Diagnostics {
     pub profiled: Option<Profile>,
     /// For how many micro-batches it is chosen what is run again.
     pub chosen_for: usize,
+    pub flops: SegmentFlops,
 }
 
 impl Diagnostics {
     /// Those of an engine that traces some of its steps, or all that happens.
-    pub fn new(window: Option<TraceWindow>, context: &Context) -> Self {
+    pub fn new(plan: &Plan, context: &Context) -> Self {
+        let window = plan.settings.trace;
         if window.is_some() {
             context.switch_trace(false);
         }
-        let (meters, trace) = (Meters::default(), (window, 0));
-        Self { meters, trace, has_compared: false, bubble: None, profiled: None, chosen_for: 0 }
+        let (meters, trace, flops) = (Meters::default(), (window, 0), SegmentFlops::new(plan));
+        Self { meters, trace, has_compared: false, bubble: None, profiled: None, chosen_for: 0, flops }
     }
 
     /// Switches the trace on for the steps that are to be traced, and off after them: another step begins.

@@ -9,7 +9,7 @@ use super::forward::Forward;
 use super::micro_batch::MicroBatch;
 use super::norm::Squares;
 use super::rank::{Engine, caught};
-use super::report::{EvalReport, StepReport, TermSums};
+use super::report::{Counted, EvalReport, StepReport, TermSums};
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
@@ -55,7 +55,7 @@ impl<M: Model> Engine<M> {
             return Err(Error::invalid("an evaluation without a batch; its loss would be no number"));
         }
         let weights = weights::sum_over_replicas(weights, (count, None), &mut given, &self.context)?;
-        let (report, _) = sums.reduce((0.0, 0), &weights, &given, &self.context)?;
+        let (report, _) = sums.reduce(Counted::default(), &weights, &given, &self.context)?;
         let StepReport { loss, terms, weights, outputs, .. } = report;
         Ok(EvalReport { loss, terms, weights, outputs })
     }

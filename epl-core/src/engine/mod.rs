@@ -40,6 +40,7 @@ mod draws;
 mod evaluation;
 mod explained;
 mod forward;
+mod flops;
 mod gather;
 mod gradients;
 mod memory_usage;

@@ -3,16 +3,15 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use burn::tensor::Tensor;
 use epl_comm::{ReduceOp, ThreadMemory};
 
+use super::flops::rows;
 use super::micro_batch::MicroBatch;
 use super::parameters::Parameters;
 use super::rank::{Engine, caught};
 use super::repeatable::ForwardPart;
 use crate::error::{Error, Result};
-use crate::model::carry::{Carry, CarryMapper};
-use crate::model::context::Flops;
+use crate::model::carry::Carry;
 use crate::model::graph::{Seed, Track, Untrack};
 use crate::model::segment::Model;
 use crate::offload::is_host;
@@ -144,7 +143,7 @@ impl<M: Model> Engine<M> {
         wait(&self.device)?;
         drop(span);
         let (backward, result_bytes) = (begun.elapsed(), results.bytes());
-        let flops = flops(of(&self.plan.params.records, segment), &told, rows(&exit));
+        let flops = self.diagnostics.flops.of(&self.plan, segment, &told, rows(&exit));
         let measured = Measured { carry_bytes, activation_bytes, result_bytes, forward, backward, flops };
         Ok((exit.map(&mut Untrack), measured))
     }
@@ -253,38 +252,6 @@ impl Profile {
 /// The parameters that a segment uses.
 fn of(records: &[ParamRecord], segment: usize) -> impl Iterator<Item = &ParamRecord> {
     records.iter().filter(move |record| record.segments.contains(&segment))
-}
-
-/// What layers told, and two for each row and element of a matrix of which nobody told; none where it is not known how a
-/// parameter is used.
-fn flops<'a>(mut records: impl Iterator<Item = &'a ParamRecord>, told: &Flops, rows: Option<usize>) -> Option<f64> {
-    records.try_fold(told.total, |sum, record| {
-        let is_told = told.weights.contains(&record.id);
-        match record.global_shape.len() {
-            _ if is_told => Some(sum),
-            0 | 1 => Some(sum),
-            // Where it is used for the second time it may be a head.
-            2 if record.table => (record.segments.len() == 1).then_some(sum),
-            2 => rows.map(|rows| sum + 2.0 * (rows * record.global_numel()) as f64),
-            _ => None,
-        }
-    })
-}
-
-/// The rows of a carry's first tensor, if it has one: of a picture its positions, else all dims but the last.
-fn rows<C: Carry>(carry: &C) -> Option<usize> {
-    struct CarryRows(Option<usize>);
-    impl CarryMapper for CarryRows {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            let dims = tensor.dims();
-            let features = if D == 4 { dims.get(1) } else { dims.last() };
-            self.0.get_or_insert(dims.iter().product::<usize>() / features.copied().unwrap_or(1).max(1));
-            tensor
-        }
-    }
-    let mut counted = CarryRows(None);
-    let _ = carry.clone().map(&mut counted);
-    counted.0
 }
 
 #[cfg(test)]

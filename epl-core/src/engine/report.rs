@@ -33,6 +33,11 @@ pub struct StepReport {
     pub outputs: Outputs,
     /// What the loss was multiplied by for backward, under mixed precision.
     pub loss_scale: Option<f64>,
+    /// The floating-point operations of the step's products, over all replicas: those of forward, and twice as many of backward;
+    /// what is run again does not count (the FLOPs of [MFU](https://arxiv.org/abs/2204.02311)). Attention counts all pairs of
+    /// queries and keys, also those that a causal mask hides. None where it is not known how a parameter is used: see
+    /// [`Context::count_flops`](crate::Context::count_flops).
+    pub flops: Option<f64>,
     /// Whether nothing was updated, because a gradient was not finite under mixed precision.
     pub skipped: bool,
 }
@@ -48,6 +53,17 @@ pub struct EvalReport {
     pub weights: Vec<(String, f64)>,
     /// What the model handed out, merged over all batches.
     pub outputs: Outputs,
+}
+
+/// What a rank counts beside its loss.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counted {
+    /// Of the gradients that it owns.
+    pub squares: f64,
+    /// How many trained parameters have no gradient.
+    pub without: usize,
+    /// Of its micro-batches; none where they are not known.
+    pub flops: Option<f64>,
 }
 
 /// The sums of the loss terms on this rank.
@@ -153,16 +169,16 @@ impl TermSums {
         Ok(())
     }
 
-    /// Sums over the world what each rank counts: `norm` of the parameters it owns; those that have no gradient; its terms and
-    /// metrics if it is the first of its tensor group, whose ranks all hold the same. Collective. Returns, too, whether any rank
-    /// is `without` a gradient.
+    /// Sums over the world what each rank counts: `norm` of the parameters it owns; those that have no gradient; its operations,
+    /// terms and metrics if it is the first of its tensor group, whose ranks all hold the same. Collective. Returns, too, whether
+    /// any rank is without a gradient.
     ///
     /// # Errors
     ///
     /// When ranks were not `given` the same where they must be.
     pub fn reduce(
         mut self,
-        (norm, without): (f64, usize),
+        counted: Counted,
         weights: &TermWeights,
         given: &Given,
         context: &Context,
@@ -178,7 +194,7 @@ impl TermSums {
         let share = if first { 1.0 } else { 0.0 };
         let mut values = given.over_all().to_vec();
         let compared = values.len();
-        values.extend([norm, without as f64]);
+        values.extend([counted.squares, counted.without as f64, counted.flops.unwrap_or(f64::NAN) * share]);
         values.extend(self.terms.iter().map(|(_, _, sum)| sum * share));
         values.extend(metrics.values().flatten().map(|value| value * share));
         let world = context.world();
@@ -186,13 +202,15 @@ impl TermSums {
         given.check(&sums[..compared], world, context)?;
         let mut sums = sums.into_iter().skip(compared);
         let mut next = || sums.next().unwrap_or(0.0);
-        let (grad_norm, is_without) = (next().sqrt(), next() > 0.0);
+        let (grad_norm, is_without, flops) = (next().sqrt(), next() > 0.0, next());
+        let flops = (!flops.is_nan()).then_some(flops);
         self.terms.iter_mut().for_each(|(_, _, sum)| *sum = next());
         metrics.values_mut().flatten().for_each(|value| *value = next());
         let outputs = merged(context)?;
         let (loss, terms) = self.divided(weights);
         let weights = weights.0.iter().map(|(name, weight)| ((*name).to_string(), *weight)).collect();
-        let report = StepReport { loss, terms, grad_norm, weights, metrics, outputs, loss_scale: None, skipped: false };
+        let report =
+            StepReport { loss, terms, grad_norm, weights, metrics, outputs, loss_scale: None, flops, skipped: false };
         Ok((report, is_without))
     }
 }

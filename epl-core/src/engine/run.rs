@@ -19,6 +19,7 @@ use epl_comm::{OperationPhase, Recording, ReduceOp, timed};
 use super::accumulated::Accumulated;
 use super::batches::Given;
 use super::explained::explained;
+use super::flops;
 use super::gradients::{Found, GradientStore};
 use super::idle::Work;
 use super::links::StageLinks;
@@ -29,13 +30,13 @@ use super::parameters::{Parameters, Seen};
 use super::rank::Engine;
 use super::reduce::{Reduced, Reducer};
 use super::repeatable::ForwardPart;
-use super::report::TermSums;
+use super::report::{Counted, TermSums};
 use super::statistics::StepStatistics;
 use super::tape::{Around, Start, Tape};
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
-use crate::model::context::{Context, NanCauses};
+use crate::model::context::{Context, Flops, NanCauses};
 use crate::model::loss::{Differentiated, Loss, Term, TermWeights};
 use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
@@ -67,6 +68,10 @@ pub(super) struct StepRun<'a, M: Model> {
     /// The micro-batches in the order in which their losses were noted.
     noted: Vec<usize>,
     statistics: StepStatistics,
+    /// The floating-point operations so far; none where they are not known.
+    flops: Option<f64>,
+    /// What the model's last segment told, to which the loss belongs.
+    last_told: (Flops, Option<usize>),
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
 }
@@ -118,6 +123,8 @@ impl<'a, M: Model> StepRun<'a, M> {
             sums: TermSums::default(),
             noted: Vec::new(),
             statistics,
+            flops: Some(0.0),
+            last_told: Default::default(),
             again,
         })
     }
@@ -151,8 +158,8 @@ impl<'a, M: Model> StepRun<'a, M> {
         let not_finite =
             not_finite.into_iter().flat_map(|number| self.micro_batches[self.noted[number]].samples.to_vec());
         let not_finite = not_finite.collect();
-        let told = (squared, without.len());
-        let (mut report, is_any_without) = self.sums.reduce(told, &self.weights, &self.given, context)?;
+        let counted = Counted { squares: squared, without: without.len(), flops: self.flops };
+        let (mut report, is_any_without) = self.sums.reduce(counted, &self.weights, &self.given, context)?;
         let without = if is_any_without { without_any(plan, context, &without)? } else { BTreeSet::new() };
         if let Some(own_norm) = own_norm.filter(|_| report.grad_norm.is_finite()) {
             report.grad_norm = own_norm;
@@ -192,12 +199,16 @@ impl<'a, M: Model> StepRun<'a, M> {
     }
 
     /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
-    fn end(&self, number: usize, model: &M, exit: M::Carry, batch: &M::Batch) -> Result<End> {
+    fn end(&mut self, number: usize, model: &M, exit: M::Carry, batch: &M::Batch) -> Result<End> {
         let micro_batch = &self.micro_batches[number];
         let own = self.own_weights[number].clone();
         // What is handed out of 16 bits is summed in f32.
         let loss = || model.loss(widen_carry(exit), batch);
-        let mut loss = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let context = &self.engine.context;
+        let loss = || context.with_flops(loss);
+        let (mut loss, told) = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let (last, rows) = core::mem::take(&mut self.last_told);
+        self.count(number, self.engine.plan.segments.len() - 1, last.and(told), rows);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
         let scale = |name: &str, coefficient: f64, to_sum: f64| match micro_batch.empty {
@@ -243,6 +254,15 @@ impl<'a, M: Model> StepRun<'a, M> {
         }
     }
 
+    /// Counts the operations of a forward; a stand-in's are not of the step.
+    fn count(&mut self, number: usize, segment: usize, told: Flops, rows: Option<usize>) {
+        if !self.micro_batches[number].empty {
+            let Engine { plan, diagnostics, .. } = self.engine;
+            let of_segment = diagnostics.flops.of(plan, segment, &told, rows);
+            self.flops = self.flops.zip(of_segment).map(|(sum, forward)| sum + flops::OF_STEP * forward);
+        }
+    }
+
     fn backward(&mut self, Action { micro_batch: number, chunk, .. }: Action) -> Result<()> {
         let engine = self.engine;
         let part = engine.plan.stages.part(engine.plan.stage(), chunk);
@@ -265,7 +285,7 @@ impl<'a, M: Model> StepRun<'a, M> {
     }
 
     fn pass(&mut self, number: usize) -> RunPass<'_, 'a, M> {
-        RunPass { run: self, number, what: "forward" }
+        RunPass { run: self, number, what: FORWARD }
     }
 
     /// Takes what the backward of a segment left, and starts the buckets that it completes.
@@ -293,6 +313,9 @@ fn without_any(plan: &Plan, context: &Context, without: &BTreeSet<usize>) -> Res
     Ok(without.iter().copied().filter(|number| had[*number] == 0.0).collect())
 }
 
+/// What a pass does that is no second one.
+const FORWARD: &str = "forward";
+
 /// One micro-batch's way through some segments.
 struct RunPass<'r, 'a, M: Model> {
     run: &'r mut StepRun<'a, M>,
@@ -314,9 +337,19 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         self.run.engine.plan.enter(segment, carry)
     }
 
-    fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T {
-        let _span = self.run.engine.enter(segment, self.what, self.number);
-        self.run.engine.first_repeatable(ForwardPart::Segment(segment), self.number, f)
+    fn forward<C: Carry>(&mut self, segment: usize, f: impl FnOnce() -> C) -> C {
+        let (engine, number) = (self.run.engine, self.number);
+        let _span = engine.enter(segment, self.what, number);
+        let part = ForwardPart::Segment(segment);
+        if self.what != FORWARD {
+            return engine.first_repeatable(part, number, f);
+        }
+        let (exit, told) = engine.first_repeatable(part, number, || engine.context.with_flops(f));
+        match segment + 1 == engine.plan.segments.len() {
+            true => self.run.last_told = (told, flops::rows(&exit)),
+            false => self.run.count(number, segment, told, flops::rows(&exit)),
+        }
+        exit
     }
 
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording) {

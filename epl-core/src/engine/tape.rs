@@ -69,7 +69,7 @@ pub(crate) trait Around<'a, M> {
     fn enter<C: Carry>(&self, segment: usize, carry: C) -> C;
 
     /// Runs a segment's forward.
-    fn forward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> T;
+    fn forward<C: Carry>(&mut self, segment: usize, f: impl FnOnce() -> C) -> C;
 
     /// Runs a forward for the first time, and keeps what its collectives give.
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording);

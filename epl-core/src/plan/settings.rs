@@ -26,6 +26,8 @@ pub struct EngineSettings {
     pub check_recomputation: bool,
     /// Whether the first step measures what segments store and cost.
     pub profile_segments: bool,
+    /// What a rank's device can reach, in 10¹² floating-point operations a second; none: not known.
+    pub peak_tflops: Option<f64>,
     /// The steps that a trace holds; none: all that happens.
     pub trace: Option<TraceWindow>,
 }
@@ -95,6 +97,7 @@ impl EngineSettings {
         config.set("communication.num_communicators", count(self.num_communicators))?;
         config.set("optimizer.num_apply_group", count(self.num_apply_group))?;
         config.set("amp.loss_scale", self.loss_scale)?;
+        config.set("profile.peak_tflops", self.peak_tflops)?;
         if let Some(compression) = self.compression {
             config.set("communication.fp16_scale", compression.scale)?;
         }
@@ -125,6 +128,7 @@ impl EngineSettings {
             compression: Compression::from_config(communication),
             check_recomputation: config.gradient_checkpoint.check_gradients,
             profile_segments: config.profile.segments,
+            peak_tflops: config.profile.peak_tflops,
             trace: TraceWindow::from_config(config),
         }
     }

@@ -39,6 +39,11 @@ impl StepRecord {
         self.tokens / self.time.as_secs_f64().max(1e-9)
     }
 
+    /// Floating-point operations of all ranks in a second, where the step's are known: see [`StepReport::flops`].
+    pub fn flops_per_second(&self) -> Option<f64> {
+        self.report.flops.map(|flops| flops / self.time.as_secs_f64().max(1e-9))
+    }
+
     /// Samples of all ranks in a second.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.time.as_secs_f64().max(1e-9)
@@ -105,6 +110,7 @@ pub(crate) mod tests {
             metrics: [("tokens_per_expert".to_string(), vec![3.0, 5.0])].into(),
             outputs: Default::default(),
             loss_scale: None,
+            flops: None,
             skipped: false,
         };
         StepRecord {

@@ -12,3 +12,12 @@ pub(crate) struct Flops {
     /// The parameters whose use is in it.
     pub weights: HashSet<ParamId>,
 }
+
+impl Flops {
+    /// With those of a forward that goes on from there.
+    pub fn and(mut self, other: Self) -> Self {
+        self.total += other.total;
+        self.weights.extend(other.weights);
+        self
+    }
+}

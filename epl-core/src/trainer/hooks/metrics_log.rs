@@ -15,7 +15,7 @@ use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// What the log itself says of a step.
-const OWN: [&str; 16] = [
+const OWN: [&str; 17] = [
     "step",
     "loss",
     "grad_norm",
@@ -23,6 +23,7 @@ const OWN: [&str; 16] = [
     "tokens_per_second",
     "tokens",
     "samples",
+    "flops",
     "seconds",
     "data_wait",
     "data_ahead",
@@ -41,6 +42,7 @@ const OWN: [&str; 16] = [
 /// | `step` | steps done, from 1 |
 /// | `loss`, `grad_norm`, `lr` | the loss, the norm before clipping, the learning rate |
 /// | `tokens_per_second`, `tokens`, `samples` | of all ranks |
+/// | `flops` | floating-point operations of the step, of all ranks ([`StepReport::flops`](crate::StepReport::flops)); null where not known |
 /// | `seconds`, `data_wait` | of the step, and of these, waiting for data |
 /// | `data_ahead` | steps that were loaded when this one was asked for, itself included; with 0 it waited |
 /// | `bubble` | the fraction in which pipeline stages waited for each other; null with one stage |
@@ -112,6 +114,7 @@ impl MetricsLog {
             "tokens_per_second": record.tokens_per_second(),
             "tokens": record.tokens,
             "samples": record.samples,
+            "flops": record.report.flops,
             "seconds": record.time.as_secs_f64(),
             "data_wait": record.data_wait.as_secs_f64(),
             "data_ahead": record.data_ahead,

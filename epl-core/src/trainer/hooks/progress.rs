@@ -12,8 +12,8 @@ use crate::trainer::hook::Hook;
 use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
-/// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm and the
-/// time left; with pipeline stages, the fraction in which they waited for each other beside the plan's; and how long a step
+/// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm, the
+/// floating-point operations that a rank makes, with `profile.peak_tflops` as a part of these (MFU), and the time left; with pipeline stages, the fraction in which they waited for each other beside the plan's; and how long a step
 /// waited for data where none was loaded.
 pub struct Progress {
     view: ProgressView,
@@ -25,6 +25,11 @@ pub struct Progress {
     speed: f64,
     /// The bubble that the plan expects.
     expected: Option<f64>,
+    /// Floating-point operations per second of all ranks, smoothed.
+    flops: Option<f64>,
+    ranks: usize,
+    /// What a rank can reach of them.
+    peak: Option<f64>,
 }
 
 enum ProgressView {
@@ -49,13 +54,23 @@ impl Progress {
     }
 
     fn with(view: ProgressView) -> Self {
-        Self { view, begun: Instant::now(), done: 0, steps: 0, speed: 0.0, expected: None }
+        let (begun, ranks) = (Instant::now(), 1);
+        Self { view, begun, done: 0, steps: 0, speed: 0.0, expected: None, flops: None, ranks, peak: None }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
     fn left(&self, step: u64) -> Duration {
         let each = self.begun.elapsed().as_secs_f64() / (step - self.done).max(1) as f64;
         Duration::from_secs_f64(each * self.steps.saturating_sub(step) as f64)
+    }
+
+    /// What a rank makes of floating-point operations, and which part that is of what it can.
+    fn work(&self) -> Option<String> {
+        let tera = self.flops? / self.ranks as f64 / 1e12;
+        let digits = if tera < 10.0 { 2 } else { 0 };
+        let mfu = self.peak.map(|peak| format!(", MFU {:.0} %", 100.0 * tera / peak));
+        let of = if self.ranks > 1 { " a rank" } else { "" };
+        Some(format!(" · {tera:.digits$} TFLOP/s{of}{}", mfu.unwrap_or_default()))
     }
 
     /// Begins to show a run of `steps` steps of which `done` are done.
@@ -75,6 +90,7 @@ impl Progress {
             false => record.samples_per_second(),
         };
         self.speed = if self.speed == 0.0 { now } else { 0.9 * self.speed + 0.1 * now };
+        self.flops = record.flops_per_second().map(|now| self.flops.map_or(now, |before| 0.9 * before + 0.1 * now));
         let (step, steps) = (record.step, self.steps);
         let bubble = record
             .bubble
@@ -86,7 +102,8 @@ impl Progress {
         let starved = if starved { format!(" · no data ahead, waited {waited:.0} %") } else { String::new() };
         let left = short(self.left(step));
         let numbers = numbers(record, self.speed);
-        let text = format!("{numbers}{}{starved} · {left} left", bubble.unwrap_or_default());
+        let work = self.work().unwrap_or_default();
+        let text = format!("{numbers}{work}{}{starved} · {left} left", bubble.unwrap_or_default());
         match &mut self.view {
             ProgressView::Bar { bar, .. } => {
                 bar.set_message(text);
@@ -153,6 +170,7 @@ impl<M: Model> Hook<M> for Progress {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.steps(), run.step());
         self.expected = run.engine().plan().expected_bubble();
+        (self.ranks, self.peak) = (run.context().world().size(), run.engine().plan().settings.peak_tflops);
         if run.engine().logs_types() {
             run.engine().plan().types().for_each(|line| self.print(&line));
         }
@@ -267,6 +285,17 @@ mod tests {
         progress.show_step(&StepRecord { tokens: 16.0, ..record(1) });
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains(" · 64 samples/s · "), "{text}");
+    }
+
+    #[test]
+    fn operations_stand_beside_what_a_rank_can_reach() {
+        let output = Output::default();
+        let mut progress = Progress { ranks: 2, peak: Some(4.0), ..Progress::lines(1, output.clone()) };
+        let report = crate::engine::StepReport { flops: Some(1.5e12), ..record(1).report };
+        progress.show_step(&StepRecord { report, ..record(1) });
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        // In a quarter of a second, by two ranks.
+        assert!(text.contains(" · 3.00 TFLOP/s a rank, MFU 75 % · "), "{text}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::trainer::run::Run;
 /// | tag | value |
 /// |---|---|
 /// | `loss`, `grad_norm`, `lr`, `tokens_per_second`, `seconds`, `data_wait` | as in [`MetricsLog`](super::MetricsLog) |
-/// | `bubble`, `loss_scale`, `skipped` | the same, where there are any |
+/// | `flops`, `bubble`, `loss_scale`, `skipped` | the same, where there are any |
 /// | `terms/NAME`, `metrics/NAME` | the loss terms, and the layers' metrics; of several numbers each, `metrics/NAME/0` and on |
 /// | `valid_loss`, … | what an evaluation found |
 ///
@@ -124,6 +124,7 @@ fn scalars(record: &StepRecord) -> Vec<(String, f64)> {
         ("tokens_per_second", Some(record.tokens_per_second())),
         ("seconds", Some(record.time.as_secs_f64())),
         ("data_wait", Some(record.data_wait.as_secs_f64())),
+        ("flops", report.flops),
         ("bubble", record.bubble),
         ("loss_scale", report.loss_scale),
         ("skipped", record.skipped.map(|steps| steps as f64)),
