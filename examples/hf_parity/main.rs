@@ -93,8 +93,9 @@ fn main() -> ExitCode {
 
 fn judge(folder: &str, errors: &Errors) -> Verdict {
     let (name, gradient) = &errors.gradient;
+    let flops = errors.flops.map_or("unknown".to_string(), |flops| format!("{flops:.0}"));
     println!(
-        "{folder}: logits {:.1e}, loss {:.1e}, gradients {gradient:.1e} (in {name}, of {})",
+        "{folder}: logits {:.1e}, loss {:.1e}, gradients {gradient:.1e} (in {name}, of {}), flops {flops}",
         errors.logits, errors.loss, errors.compared
     );
     // A NaN is no error of at most the tolerance.

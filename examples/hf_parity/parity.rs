@@ -47,6 +47,8 @@ pub struct Errors {
     pub gradient: (String, f64),
     /// How many gradients were compared.
     pub compared: usize,
+    /// See [`Computed::flops`].
+    pub flops: Option<f64>,
 }
 
 /// What one rank computed, the same on all ranks that have it.
@@ -55,6 +57,8 @@ pub struct Computed {
     pub logits: Option<TensorData>,
     pub loss: f64,
     pub gradients: BTreeMap<String, TensorData>,
+    /// Floating-point operations of forward and backward, of all rows.
+    pub flops: Option<f64>,
     /// What it has after a step more, if that was asked for.
     pub trained: Option<Trained>,
 }
@@ -121,7 +125,7 @@ pub fn compute<M: Model, const D: usize>(
             Some(Trained { parameters: engine.parameters()?, logits: logits(&engine)? })
         }
     };
-    Ok(Computed { logits: before, loss: report.loss, gradients, trained })
+    Ok(Computed { logits: before, loss: report.loss, gradients, flops: report.flops, trained })
 }
 
 /// Writes inputs and logits beside an exported model, as `io.safetensors`, for `tools/check_export.py`.
@@ -162,5 +166,6 @@ pub fn compare(
         loss: (computed.loss - expected).abs() / expected.abs(),
         gradient: worst,
         compared: computed.gradients.len(),
+        flops: computed.flops,
     })
 }

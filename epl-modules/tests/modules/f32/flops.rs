@@ -97,3 +97,59 @@ fn layers_tell_their_products_and_what_is_not_known_is_left_out() {
         assert_eq!(head, Some((2 * tokens * WIDTH * WORDS) as f64));
     }
 }
+
+#[derive(Module, Debug)]
+struct Small {
+    words: SplitEmbedding,
+    attention: MultiHeadAttention,
+}
+
+fn small(at: &Place) -> Chain<Small, Batch, Tensor<3>> {
+    let net = Small {
+        words: SplitEmbeddingConfig::new(WORDS, WIDTH).init(&at.child("words")),
+        attention: MultiHeadAttentionConfig::new(WIDTH, HEADS).init(&at.child("attention")),
+    };
+    Chain::of(net)
+        .first(&["words", "attention"], |net: &Small, ids: &Batch| {
+            net.attention.forward(AttentionInput::self_attention(net.words.forward(ids.clone())))
+        })
+        .then(&["words"], |net, x, _| net.words.logits(x).all_gather())
+        .mean_loss(|_, x, _| x.powi_scalar(2).mean())
+}
+
+/// Of forward and backward, over all rows, whichever rank runs them and however often.
+#[test]
+fn a_steps_operations_are_the_same_under_every_layout() {
+    let tokens = ROWS * LENGTH;
+    let forward = 2 * (4 * tokens * WIDTH * WIDTH + 2 * ROWS * LENGTH * LENGTH * WIDTH + tokens * WIDTH * WORDS);
+    let plain = |data, tensor| testing::config(data, tensor, 1);
+    let with = |config: epl_core::Config, key: &str, value: &str| config.with(key, value).expect("a valid option");
+    for config in [
+        plain(1, 1),
+        plain(2, 1),
+        // One replica has a stand-in, which counts for nothing.
+        plain(3, 1),
+        plain(2, 2),
+        plain(1, 1).with("dist.pipeline_parallel_size", 2).expect("a valid option"),
+        with(plain(2, 1), "gradient_checkpoint.type", "auto"),
+        with(plain(2, 1), "zero.level", "v3"),
+    ] {
+        let found = epl_core::launch(&config, |epl| {
+            let mut engine = Engine::build(&epl, small, &AdamWConfig::new())?;
+            let ids = Tensor::<1, Int>::arange(0..tokens as i64, epl.place().device());
+            let ids = ids.remainder_scalar(WORDS as i64).reshape([ROWS, LENGTH]);
+            Ok(engine.train_batch(&ids, 0.1)?.flops)
+        });
+        let found = found.unwrap_or_else(|error| panic!("{error}"));
+        assert!(found.iter().all(|flops| *flops == Some((3 * forward) as f64)), "{found:?}, not {}", 3 * forward);
+    }
+}
+
+#[test]
+fn a_step_with_a_layer_that_tells_nothing_says_that_it_does_not_know() {
+    let found = testing::run((1, 1, 1), |epl| {
+        let mut engine = Engine::build(&epl, chain, &AdamWConfig::new())?;
+        Ok(engine.train_batch(&Tensor::zeros([ROWS, LENGTH], epl.place().device()), 0.1)?.flops)
+    });
+    assert_eq!(found, [None]);
+}
