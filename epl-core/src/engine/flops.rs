@@ -17,8 +17,9 @@ impl SegmentFlops {
     pub fn new(plan: &Plan) -> Self {
         let mut of_segments = vec![Vec::new(); plan.segments.len()];
         for (number, record) in plan.records().iter().enumerate() {
-            // A matrix, or more than that.
-            for segment in record.segments.iter().filter(|_| record.global_shape.len() > 1) {
+            // What is no more than a vector, whatever its dims, multiplies no matrix.
+            let is_vector = record.global_shape.iter().filter(|size| **size > 1).count() < 2;
+            for segment in record.segments.iter().filter(|_| !is_vector || record.global_shape.len() == 2) {
                 if let Some(numbers) = of_segments.get_mut(*segment) {
                     numbers.push(number);
                 }

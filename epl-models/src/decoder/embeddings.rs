@@ -2,8 +2,8 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
-use epl_core::Place;
 use epl_core::model::precision::{in_wide, widen};
+use epl_core::{Context, Place};
 use epl_modules::embedding::lookup;
 use epl_modules::{Dropout, DropoutConfig, SplitEmbedding, SplitEmbeddingConfig};
 
@@ -21,6 +21,8 @@ pub struct DecoderEmbeddings {
     pub dropout: Dropout,
     #[module(skip)]
     scaled: bool,
+    #[module(skip)]
+    context: Context,
 }
 
 impl DecoderEmbeddings {
@@ -33,6 +35,7 @@ impl DecoderEmbeddings {
             positions: config.rotary.is_none().then(positions),
             dropout: DropoutConfig::new(config.embedding_dropout).init(&place.child("dropout")),
             scaled: config.scaled_embeddings,
+            context: place.context().clone(),
         }
     }
 
@@ -59,6 +62,7 @@ impl DecoderEmbeddings {
         let tokens = if self.scaled { tokens * (self.tokens.d_model as f64).sqrt() } else { tokens };
         let sum = match &self.positions {
             Some(table) => {
+                self.context.count_flops(Some(table.id), 0.0);
                 let positions = match positions {
                     Some(positions) => lookup(table.val(), positions),
                     None => table.val().narrow(0, 0, length).unsqueeze::<3>(),

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_core::Place;
+use epl_core::{Context, Place};
 use epl_modules::embedding::lookup;
 use epl_modules::{LayerNorm, LayerNormConfig, ReplicatedLinear, ReplicatedLinearConfig, TransformerLayer};
 
@@ -26,6 +26,8 @@ pub struct MaeDecoder {
     pub norm: LayerNorm,
     /// From a state to the pixels of a patch.
     pub pixels: ReplicatedLinear,
+    #[module(skip)]
+    context: Context,
 }
 
 impl MaeDecoder {
@@ -44,6 +46,7 @@ impl MaeDecoder {
             layers: (0..own.layers).map(|index| own.layer().init(&layers.child(&index.to_string()))).collect(),
             norm: LayerNormConfig::new(own.d_model).with_epsilon(own.epsilon).init(&place.child("norm")),
             pixels: linear([own.d_model, config.patch_numbers()], "pixels"),
+            context: place.context().clone(),
         }
     }
 
@@ -58,6 +61,7 @@ impl MaeDecoder {
         let sources = masking.sources(&seen.device().without_autodiff());
         let mask_token = self.mask_token.val().flatten::<2>(0, 1);
         let whole = lookup(Tensor::cat(vec![seen, mask_token], 0), sources);
+        self.context.count_flops(Some(self.positions.id), 0.0);
         whole + self.positions.val()
     }
 

@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_core::Place;
+use epl_core::{Context, Place};
 use epl_modules::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
 
 use super::config::SwinConfig;
@@ -22,6 +22,8 @@ pub struct SwinEmbeddings {
     pub dropout: Dropout,
     #[module(skip)]
     image: [usize; 3],
+    #[module(skip)]
+    context: Context,
 }
 
 impl SwinEmbeddings {
@@ -38,6 +40,7 @@ impl SwinEmbeddings {
             positions: config.absolute_positions.then(|| place.param([1, patches, width], config.initializer())),
             dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
             image: [config.channels, config.image_size, config.image_size],
+            context: place.context().clone(),
         }
     }
 
@@ -54,7 +57,10 @@ impl SwinEmbeddings {
     pub fn forward(&self, pixels: Tensor<4>) -> Tensor<3> {
         let hidden = self.norm.forward(patches(&self.projection, pixels, self.image));
         self.dropout.forward(match &self.positions {
-            Some(positions) => hidden + positions.val(),
+            Some(positions) => {
+                self.context.count_flops(Some(positions.id), 0.0);
+                hidden + positions.val()
+            }
             None => hidden,
         })
     }

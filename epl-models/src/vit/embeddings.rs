@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Initializer;
 use burn::tensor::Tensor;
-use epl_core::Place;
+use epl_core::{Context, Place};
 use epl_modules::{Dropout, DropoutConfig, ReplicatedConv2d, ReplicatedConv2dConfig};
 
 use super::config::ViTConfig;
@@ -23,6 +23,8 @@ pub struct PatchEmbeddings {
     pub dropout: Dropout,
     #[module(skip)]
     image: [usize; 3],
+    #[module(skip)]
+    context: Context,
 }
 
 impl PatchEmbeddings {
@@ -42,6 +44,7 @@ impl PatchEmbeddings {
             positions,
             dropout: DropoutConfig::new(config.dropout).init(&place.child("dropout")),
             image: [config.channels, config.image_size, config.image_size],
+            context: place.context().clone(),
         }
     }
 
@@ -73,6 +76,7 @@ impl PatchEmbeddings {
         let patches = patches(&self.projection, pixels, self.image);
         let class_token = self.class_token.val();
         let [rows, count, d_model] = patches.dims();
+        self.context.count_flops(Some(self.positions.id), 0.0);
         let positions = self.positions.val();
         let class_token = class_token + positions.clone().narrow(1, 0, 1);
         [class_token.expand([rows, 1, d_model]), patches + positions.narrow(1, 1, count)]
