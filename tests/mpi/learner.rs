@@ -61,7 +61,7 @@ fn runs() {
 
     // The first process, which has the metrics, is asked to stop.
     let stopped = |folder: &Path| {
-        let mut training = small::training(folder, 6);
+        let training = small::training(folder, 6);
         let interrupter = training.interrupter();
         training.metric_valid(small::Interrupts(interrupter))
     };
