@@ -1,5 +1,6 @@
 //! The main job as `epl-launch` starts it: over workers and ranks in every way, its losses are those of one rank.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{env, fs};
@@ -52,6 +53,29 @@ fn losses(out: &Path) -> Vec<f64> {
     text.lines().filter_map(|text| line(text)["loss"].as_f64()).collect()
 }
 
+/// The traces of two workers make one, in which no rank leaves a collective of all before each has come.
+fn assert_joined(first: &Path, ranks: usize) {
+    let (second, joined) = (first.with_extension("worker1.json"), first.with_extension("joined.json"));
+    epl::probe::join_traces(&[first, &second], &joined).expect("both processes have traced the same steps");
+    let document: Value = serde_json::from_slice(&fs::read(&joined).expect("it is written")).expect("it is JSON");
+    let mut calls: BTreeMap<u64, Vec<[f64; 2]>> = BTreeMap::new();
+    for event in document["traceEvents"].as_array().expect("events") {
+        let is_of_all = event["args"]["group"] == "world" && event["name"] == "all_reduce(sum)";
+        if let (true, Some(call)) = (is_of_all, event["args"]["call"].as_u64()) {
+            let begin = event["ts"].as_f64().expect("a time");
+            calls.entry(call).or_default().push([begin, begin + event["dur"].as_f64().expect("a time")]);
+        }
+    }
+    assert!(calls.len() >= 5, "a step has one at least: {}", calls.len());
+    for (call, spans) in calls {
+        let last = spans.iter().map(|span| span[0]).fold(f64::MIN, f64::max);
+        let first = spans.iter().map(|span| span[1]).fold(f64::MAX, f64::min);
+        assert_eq!(spans.len(), ranks, "call {call}");
+        // The clocks of one host do not drift in a second.
+        assert!(last <= first + 5.0, "call {call}: the last comes at {last} µs, the first leaves at {first}");
+    }
+}
+
 #[test]
 fn the_main_job_computes_the_same_over_any_workers() {
     if mpi::is_launched() {
@@ -72,7 +96,11 @@ fn the_main_job_computes_the_same_over_any_workers() {
         let hosts = if workers > 1 { " on 1 host; " } else { "" };
         let said = format!("worker_num {workers}, total_gpu_num {total}{hosts}");
         assert_eq!(text.matches(&said).count(), 1, "`{said}`, by the first rank only:\n{text}");
-        run(&starter, total, &out, &[]);
+        let trace = folder.join(format!("{workers} of {ranks}.json"));
+        run(&starter, total, &out, &["--trace", &trace.to_string_lossy()]);
+        if workers > 1 {
+            assert_joined(&trace, total);
+        }
         let got = losses(&out);
         assert_eq!(got.len(), expected.len(), "{workers} × {ranks}");
         for (step, (got, expected)) in got.iter().zip(&expected).enumerate() {

@@ -4,13 +4,15 @@
 //! - `measure`: the same before the model exists.
 //! - [`planned`]: a model that is laid out and not drawn, and what it would need.
 //! - `shapes`: what segments call and send, for the list of a step.
-//! - `chrome`: what every rank did when, for Perfetto.
+//! - `chrome`: what every rank did when, for Perfetto; `joined`: one such file of those of several processes.
 
 mod segments;
 pub(crate) mod measure;
 mod chrome;
+mod joined;
 pub mod planned;
 mod shapes;
 
 pub use chrome::write_trace;
+pub use joined::join_traces;
 pub use segments::{Profile, SegmentProfile};

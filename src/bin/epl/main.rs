@@ -5,6 +5,7 @@
 //! epl launch --workers 2 -- mine          epl-launch
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
+//! epl trace out/trace*.json --out all.json   one trace of those of several processes
 //! ```
 //!
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
@@ -12,7 +13,7 @@
 mod new;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
@@ -35,8 +36,27 @@ enum Action {
         #[arg(long, value_name = "DIR")]
         epl: Option<PathBuf>,
     },
+    /// Joins the traces (profile.trace) of a run's processes, whose clocks it brings together.
+    Trace {
+        /// The file of each process, such as out/trace.json out/trace.worker1.json
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Where the trace of all goes, for Perfetto
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
     #[command(external_subcommand)]
     Program(Vec<OsString>),
+}
+
+/// Joins traces, and says how well their clocks are known.
+fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
+    let uncertain = epl::probe::join_traces(files, out).map_err(|error| error.to_string())?;
+    for (file, by) in files.iter().zip(uncertain).skip(1) {
+        println!("{}: its clock is known to {by:.0} µs", file.display());
+    }
+    println!("{} holds all; open it at https://ui.perfetto.dev", out.display());
+    Ok(())
 }
 
 /// Ends as `epl-NAME` does.
@@ -57,6 +77,7 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
+        Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
         Action::Program(words) => run(&words),
     };
     done.unwrap_or_else(|error| {
