@@ -15,16 +15,19 @@ pub(crate) struct Whole<I> {
     batch: Mutex<I>,
     rows: usize,
     weight: f64,
+    /// Whether all values tell it from others.
+    in_full: bool,
     digest: OnceLock<u64>,
 }
 
 impl<I: Rows> Whole<I> {
-    /// A batch, with what it weighs: as much as it has rows, if nothing else is said.
+    /// A batch, with what it weighs: as much as it has rows, if nothing else is said. It is told from others by some of its values,
+    /// or `in_full`.
     ///
     /// # Errors
     ///
     /// When its parts have different numbers of rows, or it weighs nothing.
-    pub fn new(batch: I, weight: Option<&Weight<I>>) -> Result<Self> {
+    pub fn new(batch: I, weight: Option<&Weight<I>>, in_full: bool) -> Result<Self> {
         let rows = batch.rows()?;
         let weight = weight.map_or(rows as f64, |weight| weight(&batch));
         if !(weight.is_finite() && weight > 0.0) {
@@ -33,7 +36,7 @@ impl<I: Rows> Whole<I> {
                  something that counts, and `weighted_by` return how much"
             )));
         }
-        Ok(Self { rows, weight, batch: Mutex::new(batch), digest: OnceLock::new() })
+        Ok(Self { rows, weight, batch: Mutex::new(batch), in_full, digest: OnceLock::new() })
     }
 
     /// How many rows it has.
@@ -44,7 +47,7 @@ impl<I: Rows> Whole<I> {
     /// What tells it from other batches.
     pub fn digest(&self) -> u64 {
         *self.digest.get_or_init(|| {
-            let mut digest = Digest::default();
+            let mut digest = if self.in_full { Digest::in_full() } else { Digest::default() };
             self.lock().digest(&mut digest);
             digest.finish()
         })

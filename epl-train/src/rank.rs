@@ -70,15 +70,12 @@ where
     let reads_alone = processes == 1.0;
     let mut run =
         RankRun { shared, engine, learner, ids, outbox, at_desk, reads: loaders, reads_alone, weights, taken: (0, 0) };
-    // Also where the run has failed, or the model's own step: what was learned is not lost.
     match panic::catch_unwind(AssertUnwindSafe(|| run.all())) {
-        Ok(ran) => {
-            let kept = run.keep();
-            ran.and(kept)
-        }
-        Err(cause) => {
+        Ok(Ok(())) => run.keep(),
+        failed => {
+            // Nor is lost what was learned before.
             let _ = panic::catch_unwind(AssertUnwindSafe(|| run.keep()));
-            panic::resume_unwind(cause)
+            failed.unwrap_or_else(|cause| panic::resume_unwind(cause))
         }
     }
 }
@@ -157,7 +154,8 @@ where
 
 /// Where this rank's batches come from.
 enum Source<'l, I> {
-    Reads(Box<dyn DataLoaderIterator<I> + 'l>),
+    /// The loader, and how many batches of the epoch it has given.
+    Reads(Box<dyn DataLoaderIterator<I> + 'l>, usize),
     Follows,
 }
 
@@ -194,15 +192,18 @@ where
             (None, None) => String::new(),
         };
         let all = self.engine.context().world().all_gather_texts(&why)?;
-        let Some((rank, why)) = all.into_iter().enumerate().find(|(_, why)| !why.is_empty()) else { return Ok(()) };
-        if own.should_stop() {
+        // An error goes before a mere stop.
+        let first = |begin: &str| all.iter().enumerate().find(|(_, why)| why.starts_with(begin));
+        let Some((rank, why)) = first(FAILED).or_else(|| first(STOPPED)) else { return Ok(()) };
+        let knows = if why.starts_with(FAILED) { own.error().is_some() } else { own.should_stop() };
+        if knows {
             return Ok(());
         }
         match why.strip_prefix(FAILED) {
             Some(message) => {
                 own.fail(TrainingError::Workers(vec![WorkerFailure { device_id: rank, message: message.into() }]))
             }
-            None => own.stop(why.strip_prefix(STOPPED)),
+            None => own.stop(why.strip_prefix(STOPPED).filter(|reason| !reason.is_empty())),
         }
         Ok(())
     }
@@ -243,7 +244,7 @@ where
 
     fn train(&mut self) -> Result<()> {
         let loader = self.reads.as_ref().map(|(train, _)| train.clone());
-        let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter()));
+        let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter(), 0));
         let (mut iteration, mut held) = (0, Vec::new());
         loop {
             let fed = self.next(&mut source, &self.shared.feeds.0, self.taken.0, self.weights.0.as_ref())?;
@@ -304,7 +305,7 @@ where
     fn validate(&mut self) -> Result<()> {
         let model = self.engine.inference()?.model;
         let loader = self.reads.as_ref().map(|(_, valid)| valid.clone());
-        let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter()));
+        let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter(), 0));
         let mut iteration = 0;
         loop {
             let fed = self.next(&mut source, &self.shared.feeds.1, self.taken.1, self.weights.1.as_ref())?;
@@ -362,10 +363,12 @@ where
                     return Err(Error::invalid("the rank that reads for this process has left"));
                 }
             },
-            Source::Reads(loader) => {
+            Source::Reads(loader, given) => {
+                *given += 1;
+                let in_full = *given <= IN_FULL;
                 let fed = match loader.next() {
                     None => Fed::End,
-                    Some(Ok(batch)) => Fed::Batch(Arc::new(Whole::new(batch, weight)?), loader.progress()),
+                    Some(Ok(batch)) => Fed::Batch(Arc::new(Whole::new(batch, weight, in_full)?), loader.progress()),
                     Some(Err(error)) => {
                         self.shared.interrupter.fail(error);
                         Fed::Failed
@@ -410,6 +413,10 @@ where
         )))
     }
 }
+
+/// So many batches of each epoch are compared between processes by all of their values. Later ones on an accelerator, which would
+/// have to be waited for, by their shapes.
+const IN_FULL: usize = 4;
 
 /// In the place of a batch's rows.
 const END: i64 = -1;

@@ -72,7 +72,15 @@ pub(crate) fn states<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreCl
         .checkpoint(learner, 0, store);
     let record: Option<OptimizerRecord> = kept.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     match record.filter(|record| !record.is_empty()) {
-        Some(record) => read(record, &named(&learner.model())),
+        Some(record) => {
+            let parameters = named(&learner.model());
+            let mut states = read(record, &parameters)?;
+            // Burn keeps nothing of a parameter that had no gradient, and does not say so.
+            for parameter in parameters.into_iter().filter(|parameter| parameter.is_trained) {
+                states.entry(parameter.path).or_default();
+            }
+            Ok(states)
+        }
         None => Ok(WholeStates::new()),
     }
 }
@@ -114,7 +122,8 @@ pub(crate) fn read(record: OptimizerRecord, parameters: &[Named]) -> Result<Whol
 pub(crate) fn record(states: WholeStates, parameters: &[ParamRecord]) -> Result<OptimizerRecord> {
     let (mut tensors, mut scalars, mut names) = (Vec::new(), BTreeMap::new(), Vec::new());
     for (path, fields) in states {
-        let Some(parameter) = parameters.iter().find(|parameter| parameter.name == path) else { continue };
+        let known = parameters.iter().find(|parameter| parameter.name == path);
+        let Some(parameter) = known.filter(|_| !fields.is_empty()) else { continue };
         let id = parameter.id.val();
         scalars.insert(format!("{id}.{DIMS}"), Scalar::Uint(parameter.global_shape.len() as u64));
         names.push((id.to_string(), path));

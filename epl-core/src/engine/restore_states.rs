@@ -72,7 +72,7 @@ impl<'a> StatesOf<'a> {
         let mut fields = BTreeMap::new();
         for (number, record) in plan.records().iter().enumerate() {
             let Some(stored) = by_name.remove(record.name.as_str()) else {
-                let is_without = source.may_lack_states() || without.contains(record.name.as_str());
+                let is_without = without.contains(record.name.as_str());
                 match &other {
                     _ if !record.trainable || record.global_numel() == 0 => {}
                     _ if is_without => drop(untouched.insert(number)),

@@ -70,6 +70,7 @@ impl<M: Model> ModelState<M> {
             return Ok(());
         }
         let StateOf { tensors, scalars } = self.state_of(number, record);
+        let has_none = tensors.is_empty() && scalars.is_empty();
         let named = |field: &str| names::of_state(&record.name, field);
         for (field, values) in tensors {
             let (name, shape) = (named(&field), values.shape());
@@ -79,7 +80,7 @@ impl<M: Model> ModelState<M> {
                 snapshot.pieces.push(SnapshotPiece { name, region: Region::all(&shape), from: 0, values });
             }
         }
-        if is_first && self.untouched.contains(&number) {
+        if is_first && has_none && self.untouched.contains(&number) {
             snapshot.scalars.insert(named(names::NO_GRADIENT), Scalar::Uint(1));
         }
         // A number is of the whole parameter.

@@ -22,9 +22,6 @@ pub(super) trait StateSource {
     /// All numbers.
     fn scalars(&self) -> &BTreeMap<String, Scalar>;
 
-    /// Whether a trained parameter may have none where others have some, and begins anew.
-    fn may_lack_states(&self) -> bool;
-
     /// The shape of a tensor.
     ///
     /// # Errors
@@ -51,11 +48,6 @@ impl StateSource for Checkpoint {
 
     fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.index().scalars
-    }
-
-    /// It says which had no gradient.
-    fn may_lack_states(&self) -> bool {
-        false
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {
@@ -93,6 +85,9 @@ impl<'a> GivenStates<'a> {
                         .to_string(),
                 });
             }
+            if fields.is_empty() {
+                scalars.insert(names::of_state(path, names::NO_GRADIENT), Scalar::Uint(1));
+            }
             for (field, value) in fields {
                 let name = names::of_state(path, field);
                 match value {
@@ -122,11 +117,6 @@ impl StateSource for GivenStates<'_> {
 
     fn scalars(&self) -> &BTreeMap<String, Scalar> {
         &self.scalars
-    }
-
-    /// What Burn's optimizer keeps has none of a parameter that had no gradient, and does not say so.
-    fn may_lack_states(&self) -> bool {
-        true
     }
 
     fn shape(&self, name: &str) -> Result<Vec<usize>> {

@@ -59,6 +59,9 @@ impl<M: Model> Engine<M> {
                 }
             }
         }
+        for number in &self.state.untouched {
+            numbers.entry(&self.plan.records()[*number].name).or_default();
+        }
         let world = self.context.world();
         if let Some(reason) = faults(world, &other)? {
             return Err(Error::invalid(format!(
@@ -77,8 +80,8 @@ impl<M: Model> Engine<M> {
         Ok(whole)
     }
 
-    /// Gives the optimizer the state that it goes on with, of which this rank keeps its part; a parameter of which there is none
-    /// begins anew. No communication; every rank must do it.
+    /// Gives the optimizer the state that it goes on with, of which this rank keeps its part: of a parameter that had no
+    /// gradient yet no fields, and it begins anew. No communication; every rank must do it.
     ///
     /// # Errors
     ///

@@ -21,13 +21,16 @@ const WORLD: &str = "world";
 /// Collectives whose result needs every member.
 const OF_ALL: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
 
+/// By so many microseconds clocks may drift in a trace.
+const MOST_APART: f64 = 10_000.0;
+
 /// Joins the files that the processes of a run have written for `profile.trace`, each with the ranks of one process, into one:
 /// the clocks of all are those of the first. The uncertainty of each offset, in microseconds, is returned.
 ///
 /// # Errors
 ///
-/// When a file cannot be read, is no trace of EPL's, has a rank that another one has, or no collective of all ranks in common with
-/// the first; when the new file cannot be written.
+/// When a file cannot be read, is no trace of EPL's, has a rank that another one has, no collective of all ranks in common with the
+/// first, or such that no clock explains, as of another run; when the new file cannot be written.
 pub fn join_traces<P: AsRef<Path>>(files: &[P], to: impl AsRef<Path>) -> Result<Vec<f64>> {
     let read = |file: &P| Processes::read(file.as_ref());
     let processes = files.iter().map(read).collect::<Result<Vec<_>>>()?;
@@ -55,6 +58,16 @@ pub fn join_traces<P: AsRef<Path>>(files: &[P], to: impl AsRef<Path>) -> Result<
                  (profile.trace_skip, trace_steps)",
             )
         })?;
+        if from - to > MOST_APART {
+            return Err(Error::file(
+                place,
+                format!(
+                    "in some collective a rank leaves {:.0} ms before another has come, by whatever clocks: it is of another run than \
+                     the first file, or of a call that failed",
+                    (from - to) / 1000.0
+                ),
+            ));
+        }
         uncertain.push((to - from).abs() / 2.0);
         all.extend(other.events.iter().map(|event| moved(event, (from + to) / 2.0)));
     }
@@ -180,6 +193,9 @@ mod tests {
         assert!(failed(&trace(0, &[(4, 20.0, 31.0)], 0.0)).contains("rank 0 is in another file, too"));
         assert!(failed(&trace(1, &[(5, 20.0, 31.0)], 0.0)).contains("no collective of all ranks in common"));
         assert!(failed(&json!({})).contains("has no `traceEvents`"));
+        let one = trace(0, &[(4, 20.0, 31.0), (5, 1e6, 1e6 + 9.0)], 0.0);
+        let other = trace(1, &[(4, 20.0, 31.0), (5, 2e6, 2e6 + 9.0)], 0.0);
+        assert!(joined(&[one, other]).unwrap_err().to_string().contains("it is of another run"));
         assert!(joined(&[]).unwrap_err().to_string().contains("give the files of all processes"));
     }
 }

@@ -182,7 +182,7 @@ impl Step<'_> {
         self.statistics();
         let (stages, world) = (self.stages(), self.plan.mesh.world_size());
         self.values(Members::Axis(Axis::Pipeline), stages, 2 * self.shapes.terms);
-        // The digest, the norm, gradients that there are not, operations, the loss and what layers count.
+        // The digest, the norm, gradients that there are not (a step that lacks some has one call more, which is not told here), operations, the loss and what layers count.
         self.values(Members::World, world, OVER_ALL + 3 + self.shapes.loss_terms + self.shapes.metrics);
         if stages > 1 {
             self.values(Members::World, world, OF_STAGE * stages);

@@ -5,8 +5,8 @@ use burn::module::ParamId;
 use super::{Context, Flops, NanCauses};
 
 impl Context {
-    /// Tells the floating-point operations of a product, two for a multiplication and its addition, where segments are
-    /// measured; `weight` is the parameter that it multiplies with, or looks something up in, which are none. A layer that is
+    /// Tells the floating-point operations of a product, two for a multiplication and its addition, for the report
+    /// of a step; `weight` is the parameter that it multiplies with, or looks something up in, which are none. A layer that is
     /// split over the tensor axis tells those of all its slices. See [`SegmentProfile`](crate::probe::SegmentProfile).
     pub fn count_flops(&self, weight: Option<ParamId>, flops: f64) {
         if let Some(counted) = &mut self.state().flops {
