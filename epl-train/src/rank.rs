@@ -65,11 +65,21 @@ where
         model = model.map(&mut RunAgain);
     }
     let engine = engine(&epl, shared, model, &outbox)?;
-    let weights = (shared.told.weight.clone(), shared.told.valid_weight()?);
+    let valid_weight = shared.told.valid_weight()?;
     let processes = epl.context().world().all_reduce_values(&[f64::from(u8::from(reads))], ReduceOp::Sum)?[0];
     let reads_alone = processes == 1.0;
-    let mut run =
-        RankRun { shared, engine, learner, ids, outbox, at_desk, reads: loaders, reads_alone, weights, taken: (0, 0) };
+    let mut run = RankRun {
+        shared,
+        engine,
+        learner,
+        ids,
+        outbox,
+        at_desk,
+        reads: loaders,
+        reads_alone,
+        valid_weight,
+        taken: (0, 0),
+    };
     match panic::catch_unwind(AssertUnwindSafe(|| run.all())) {
         Ok(Ok(())) => run.keep(),
         failed => {
@@ -146,8 +156,8 @@ where
     reads: Option<(TrainLoader<M>, ValidLoader<M>)>,
     /// Whether one rank reads for all: there is one process.
     reads_alone: bool,
-    /// What batches of training and of validation weigh.
-    weights: (Option<Weight<TrainInput<M>>>, Option<Weight<ValidInput<M>>>),
+    /// What batches of validation weigh.
+    valid_weight: Option<Weight<ValidInput<M>>>,
     /// How many batches and ends of epochs were taken, of training and of validation.
     taken: (u64, u64),
 }
@@ -247,7 +257,7 @@ where
         let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter(), 0));
         let (mut iteration, mut held) = (0, Vec::new());
         loop {
-            let fed = self.next(&mut source, &self.shared.feeds.0, self.taken.0, self.weights.0.as_ref())?;
+            let fed = self.next(&mut source, &self.shared.feeds.0, self.taken.0, self.shared.told.weight.as_ref())?;
             self.taken.0 += 1;
             let (is_end, is_completed) = match fed {
                 // As the learner does: what is accumulated is no whole step.
@@ -286,7 +296,7 @@ where
         for (number, (whole, at)) in held.into_iter().enumerate() {
             let own: Vec<_> =
                 core::iter::from_fn(|| outputs.next_if(|(of, _)| *of == number)).map(|(_, output)| output).collect();
-            let output = self.joined(&whole, own, self.weights.0.as_ref())?;
+            let output = self.joined(&whole, own, self.shared.told.weight.as_ref())?;
             let rate = Some(if number == last { rates.clone() } else { before.clone() });
             self.at_desk(|desk| desk.train(processed(output, At { rate, ..at })));
         }
@@ -308,7 +318,7 @@ where
         let mut source = loader.as_ref().map_or(Source::Follows, |loader| Source::Reads(loader.iter(), 0));
         let mut iteration = 0;
         loop {
-            let fed = self.next(&mut source, &self.shared.feeds.1, self.taken.1, self.weights.1.as_ref())?;
+            let fed = self.next(&mut source, &self.shared.feeds.1, self.taken.1, self.valid_weight.as_ref())?;
             self.taken.1 += 1;
             let Fed::Batch(whole, progress) = fed else { return Ok(()) };
             iteration += 1;
@@ -316,7 +326,7 @@ where
             // Without a row, the first stands in.
             let rows = if rows.is_empty() { 0..1 } else { rows };
             let own = InferenceStep::step(&model, whole.narrow(rows));
-            let output = self.joined(&whole, vec![own], self.weights.1.as_ref())?;
+            let output = self.joined(&whole, vec![own], self.valid_weight.as_ref())?;
             self.at_desk(|desk| desk.valid(processed(output, At { progress, iteration, rate: None })));
             if self.any(self.shared.interrupter.should_stop())? {
                 return Ok(());

@@ -68,8 +68,8 @@ impl<O: OptimizerConfig, I> DataParallel<O, I> {
         Self { told: Told { weight: Some(Arc::new(weight)), ..self.told }, ..self }
     }
 
-    /// Says what the loss of a batch of validation is a mean over, where it is not its rows, and not what [`weighted_by`](Self::weighted_by)
-    /// says. A run with batches of another type than `J` is refused.
+    /// Says what the loss of a batch of validation is a mean over, where it is not its rows, and not what
+    /// [`weighted_by`](Self::weighted_by) says. A run with batches of another type than `J` is refused.
     #[must_use]
     pub fn valid_weighted_by<J: 'static>(self, weight: impl Fn(&J) -> f64 + Send + Sync + 'static) -> Self {
         let weight: Weight<J> = Arc::new(weight);

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdafactorConfig, AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -21,6 +21,7 @@ use burn_train::{Learner, SupervisedTraining, TrainingError, TrainingStrategy};
 use epl::Config;
 use epl::optim::ParamGroups;
 use epl::train::DataParallel;
+use small::parameters;
 
 /// Ranks, and what is another than on one.
 const LAYOUTS: [&[(&str, &str)]; 4] = [
@@ -52,18 +53,6 @@ fn metrics(folder: &Path) -> BTreeMap<String, Vec<f64>> {
     let mut found = BTreeMap::new();
     read(folder, "", &mut found);
     found
-}
-
-fn parameters<M: Module>(model: &M) -> Vec<f64> {
-    struct Values(Vec<f64>);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f64>());
-        }
-    }
-    let mut values = Values(Vec::new());
-    model.visit(&mut values);
-    values.0
 }
 
 fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
@@ -238,11 +227,9 @@ fn a_loader_that_shuffles_is_read_by_one_rank_for_all() {
     let net = small::Net::new(&device);
     let run = |name: &str, strategy: Option<TrainingStrategy<small::Net>>| {
         let folder = out.path().join(name);
-        let mut training = small::failing(&folder, small::Fails::Shuffle(3));
-        if let Some(strategy) = strategy {
-            training = training.with_training_strategy(strategy);
-        }
-        (folder, training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-1)).model)
+        let training = small::failing(&folder, small::Fails::Shuffle(3));
+        let model = learned(training, (&net, SgdConfig::new().init(), 1e-1), strategy);
+        (folder, model)
     };
     let alone = run("alone", None);
     let ranks = run("ranks", Some(DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options").into()));
@@ -291,14 +278,12 @@ fn operations_are_run_again_where_that_is_asked_for() {
     assert_eq!(found, run(net, strategy()));
 }
 
-/// A run of some epochs of the small model, by Burn alone if there is no strategy; it leaves its metrics in the folder.
+/// A run of the small model, by Burn alone if there is no strategy.
 fn learned(
-    folder: &Path,
+    mut training: SupervisedTraining<small::Net>,
     (net, optimizer, rate): (&small::Net, ModuleOptimizer, f64),
     strategy: Option<TrainingStrategy<small::Net>>,
-    with: impl Fn(SupervisedTraining<small::Net>) -> SupervisedTraining<small::Net>,
 ) -> small::Net {
-    let mut training = with(small::training(folder, 2));
     if let Some(strategy) = strategy {
         training = training.with_training_strategy(strategy);
     }
@@ -312,7 +297,7 @@ fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
     let (device, out) = (Device::default().autodiff(), tempfile::tempdir().expect("a folder"));
     let net = small::Net::new(&device).weighted();
     let run = |name: &str, strategy| {
-        learned(&out.path().join(name), (&net, SgdConfig::new().init(), 1e-1), strategy, |training| training)
+        learned(small::training(&out.path().join(name), 2), (&net, SgdConfig::new().init(), 1e-1), strategy)
     };
     let alone = run("alone", None);
     for (number, layout) in LAYOUTS.iter().enumerate() {
@@ -324,13 +309,9 @@ fn a_loss_over_something_else_than_rows_is_weighed_by_it() {
         assert_same(&format!("{layout:?}"), pair.0, pair.1, 1e-6);
     }
     let two = || DataParallel::new(&config(TWO), SgdConfig::new()).expect("valid options");
-    let by_rows = parameters(&learned(
-        &out.path().join("by rows"),
-        (&small::Net::new(&device), SgdConfig::new().init(), 1e-1),
-        Some(two().into()),
-        |training| training,
-    ));
-    assert!(by_rows.iter().zip(parameters(&alone)).any(|(found, expected)| (found - expected).abs() > 1e-4));
+    let by_rows = parameters(&run("by rows", Some(two().into())));
+    let differs = |(found, expected): (&f64, f64)| (found - expected).abs() > 1e-4;
+    assert!(by_rows.iter().zip(parameters(&alone)).any(differs), "it matters here");
     let refused = |strategy: DataParallel<SgdConfig, small::Rows>| {
         let training = small::training(&out.path().join("refused"), 1).with_training_strategy(strategy.into());
         let error = training.launch(Learner::new(net.clone(), SgdConfig::new().init(), 1e-1)).error;
@@ -350,12 +331,9 @@ fn what_has_no_gradient_is_left_as_by_burn_and_goes_on_without_state() {
     for layout in LAYOUTS {
         let run = |name: &str, resumes: bool, is_parallel: bool| {
             let strategy = DataParallel::new(&config(layout), optimizer()).expect("valid options").into();
-            let with = |training: SupervisedTraining<small::Net>| {
-                let training = training.with_default_checkpointers();
-                if resumes { training.num_epochs(3).checkpoint(2) } else { training }
-            };
-            let learner = (&net, optimizer().init(), 1e-1);
-            learned(&out.path().join(name), learner, is_parallel.then_some(strategy), with)
+            let training = small::training(&out.path().join(name), 2).with_default_checkpointers();
+            let training = if resumes { training.num_epochs(3).checkpoint(2) } else { training };
+            learned(training, (&net, optimizer().init(), 1e-1), is_parallel.then_some(strategy))
         };
         let name = format!("{layout:?}");
         for resumes in [false, true] {
@@ -376,7 +354,8 @@ fn a_last_group_of_batches_that_is_not_full_is_a_step() {
         let run = |name: &str, strategy| {
             let learner = (&net, SgdConfig::new().init(), 1e-1);
             let folder = out.path().join(format!("{accumulated} {name}"));
-            let model = learned(&folder, learner, strategy, |training| training.grads_accumulation(accumulated));
+            let training = small::training(&folder, 2).grads_accumulation(accumulated);
+            let model = learned(training, learner, strategy);
             (folder, model)
         };
         let alone = run("alone", None);
@@ -395,8 +374,8 @@ fn clipping_groups_and_frozen_parameters_are_as_on_one_rank() {
     let begun = parameters(&net);
     let run = |options: &[(&str, &str)]| {
         let strategy = DataParallel::new(&config(options), SgdConfig::new()).expect("valid options");
-        let folder = out.path().join(format!("{options:?}"));
-        parameters(&learned(&folder, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into()), |training| training))
+        let training = small::training(&out.path().join(format!("{options:?}")), 2);
+        parameters(&learned(training, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into())))
     };
     let plain = run(&[("cluster.ranks", "1")]);
     for option in [
@@ -414,8 +393,8 @@ fn clipping_groups_and_frozen_parameters_are_as_on_one_rank() {
     }
     let groups = || ParamGroups::new(SgdConfig::new()).group(["line.bias"], |group| group.with_rate_factor(0.5));
     let strategy = DataParallel::new(&config(TWO), groups()).expect("valid options");
-    let folder = out.path().join("groups");
-    let found = learned(&folder, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into()), |training| training);
+    let training = small::training(&out.path().join("groups"), 2);
+    let found = learned(training, (&net, SgdConfig::new().init(), 1e-1), Some(strategy.into()));
     let by_option = run(&[TWO, &[("optimizer.rate_factor", r#"["line.bias=0.5"]"#)]].concat());
     assert_close("groups", &parameters(&found), &by_option, 0.0);
 }

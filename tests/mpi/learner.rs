@@ -7,28 +7,16 @@ mod small;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use burn_train::{Learner, LearningResult, SupervisedTraining};
 use epl::Config;
 use epl::comm::mpi;
 use epl::train::DataParallel;
+use small::parameters;
 
 /// In the environment: where the runs write.
 const FOLDER: &str = "EPL_TEST_MPI_FOLDER";
-
-fn parameters(model: &impl Module) -> Vec<f64> {
-    struct Values(Vec<f64>);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f64>());
-        }
-    }
-    let mut values = Values(Vec::new());
-    model.visit(&mut values);
-    values.0
-}
 
 /// Runs the learner on the ranks of both processes, in a folder of the run's.
 fn learn(training: impl Fn(&Path) -> SupervisedTraining<small::Net>, net: &small::Net) -> LearningResult<small::Net> {

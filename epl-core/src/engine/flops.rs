@@ -4,7 +4,6 @@ use burn::tensor::Tensor;
 
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Flops;
-use crate::params::ParamRecord;
 use crate::plan::Plan;
 
 /// Backward makes two products of each one of forward: for what enters, and for the weight.
@@ -32,11 +31,10 @@ impl SegmentFlops {
     /// parameter is used.
     pub fn of(&self, plan: &Plan, segment: usize, told: &Flops, rows: Option<usize>) -> Option<f64> {
         self.0[segment].iter().map(|number| &plan.records()[*number]).try_fold(told.total, |sum, record| {
-            let is_once = |record: &ParamRecord| record.segments.len() == 1;
             match record.global_shape.len() {
                 _ if told.weights.contains(&record.id) => Some(sum),
                 // Where it is used for the second time it may be a head.
-                2 if record.table => is_once(record).then_some(sum),
+                2 if record.table => (record.segments.len() == 1).then_some(sum),
                 2 => rows.map(|rows| sum + 2.0 * (rows * record.global_numel()) as f64),
                 _ => None,
             }

@@ -34,7 +34,8 @@ pub struct StepReport {
     /// What the loss was multiplied by for backward, under mixed precision.
     pub loss_scale: Option<f64>,
     /// The floating-point operations of the step's products, over all replicas: those of forward, and twice as many of backward;
-    /// what is run again does not count, and what replicas without samples run (the FLOPs of [MFU](https://arxiv.org/abs/2204.02311)). Attention counts all pairs of
+    /// what is run again does not count, and what replicas without samples run (the FLOPs of
+    /// [MFU](https://arxiv.org/abs/2204.02311)). Attention counts all pairs of
     /// queries and keys, also those that a causal mask hides. None where it is not known how a parameter is used: see
     /// [`Context::count_flops`](crate::Context::count_flops).
     pub flops: Option<f64>,

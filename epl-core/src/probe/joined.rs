@@ -7,7 +7,7 @@
 //!
 //! Each collective of all ranks so gives an interval for the offset of a file; of their intersection the middle is taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -32,26 +32,21 @@ const MOST_APART: f64 = 10_000.0;
 /// When a file cannot be read, is no trace of EPL's, has a rank that another one has, no collective of all ranks in common with the
 /// first, or such that no clock explains, as of another run; when the new file cannot be written.
 pub fn join_traces<P: AsRef<Path>>(files: &[P], to: impl AsRef<Path>) -> Result<Vec<f64>> {
-    let read = |file: &P| Processes::read(file.as_ref());
-    let processes = files.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let Some((first, others)) = processes.split_first() else {
+    let Some((first, others)) = files.split_first() else {
         return Err(Error::invalid("no trace; give the files of all processes"));
     };
-    let (mut all, mut uncertain) = (first.events.clone(), vec![0.0]);
-    for (number, other) in others.iter().enumerate() {
-        let place = files[number + 1].as_ref();
-        if let Some(rank) = first
-            .ranks
-            .iter()
-            .chain(others[..number].iter().flat_map(|one| &one.ranks))
-            .find(|rank| other.ranks.contains(rank))
-        {
+    let mut first = ProcessTrace::read(first.as_ref())?;
+    let (mut all, mut uncertain) = (core::mem::take(&mut first.events), vec![0.0]);
+    let mut known = first.ranks.clone();
+    for place in others.iter().map(AsRef::as_ref) {
+        let mut other = ProcessTrace::read(place)?;
+        if let Some(rank) = known.intersection(&other.ranks).next() {
             return Err(Error::file(
                 place,
                 format!("rank {rank} is in another file, too; give each process's once, of one run"),
             ));
         }
-        let [from, to] = first.offset_of(other).ok_or_else(|| {
+        let [from, to] = first.offset_of(&other).ok_or_else(|| {
             Error::file(
                 place,
                 "has no collective of all ranks in common with the first file; trace the same steps in all processes \
@@ -69,41 +64,42 @@ pub fn join_traces<P: AsRef<Path>>(files: &[P], to: impl AsRef<Path>) -> Result<
             ));
         }
         uncertain.push((to - from).abs() / 2.0);
-        all.extend(other.events.iter().map(|event| moved(event, (from + to) / 2.0)));
+        other.events.iter_mut().for_each(|event| delay(event, (from + to) / 2.0));
+        all.append(&mut other.events);
+        known.append(&mut other.ranks);
     }
     let begin = all.iter().filter_map(|event| event["ts"].as_f64()).fold(f64::INFINITY, f64::min);
-    let all: Vec<Value> = all.iter().map(|event| moved(event, -begin)).collect();
+    all.iter_mut().for_each(|event| delay(event, -begin));
     let document = json!({ "displayTimeUnit": "ms", "traceEvents": all });
     let text = serde_json::to_vec(&document).map_err(|error| Error::file(to.as_ref(), error))?;
     replace(to.as_ref(), &text)?;
     Ok(uncertain)
 }
 
-/// An event so many microseconds later; what has no time, as it is.
-fn moved(event: &Value, by: f64) -> Value {
-    let mut event = event.clone();
+/// Moves an event by so many microseconds, if it has a time.
+fn delay(event: &mut Value, by: f64) {
     if let Some(at) = event["ts"].as_f64() {
         event["ts"] = json!(at + by);
     }
-    event
 }
 
-/// What one file has.
-struct Processes {
+/// What the file of one process has.
+struct ProcessTrace {
     events: Vec<Value>,
-    ranks: Vec<u64>,
+    ranks: BTreeSet<u64>,
     /// Of the collectives of all ranks, by the number of the call: when the last of this file's ranks came, and the first left.
     met: BTreeMap<u64, [f64; 2]>,
 }
 
-impl Processes {
+impl ProcessTrace {
     fn read(file: &Path) -> Result<Self> {
         let text = fs::read(file).map_err(|error| Error::file(file, error))?;
-        let document: Value = serde_json::from_slice(&text).map_err(|error| Error::file(file, error))?;
-        let events = document["traceEvents"].as_array().ok_or_else(|| Error::file(file, "has no `traceEvents`"))?;
-        let (mut ranks, mut met) = (Vec::new(), BTreeMap::<u64, [f64; 2]>::new());
-        for event in events {
-            ranks.extend(event["pid"].as_u64().filter(|rank| !ranks.contains(rank)));
+        let mut document: Value = serde_json::from_slice(&text).map_err(|error| Error::file(file, error))?;
+        let events = document.get_mut("traceEvents").and_then(Value::as_array_mut).map(core::mem::take);
+        let events = events.ok_or_else(|| Error::file(file, "has no `traceEvents`"))?;
+        let (mut ranks, mut met) = (BTreeSet::new(), BTreeMap::<u64, [f64; 2]>::new());
+        for event in &events {
+            ranks.extend(event["pid"].as_u64());
             let name = event["name"].as_str().unwrap_or_default();
             let waits = OF_ALL.iter().any(|known| name.split('(').next() == Some(known));
             let numbers = (event["args"]["call"].as_u64(), event["ts"].as_f64(), event["dur"].as_f64());
@@ -113,7 +109,7 @@ impl Processes {
                 (*came, *left) = (came.max(begin), left.min(begin + lasts));
             }
         }
-        Ok(Self { events: events.clone(), ranks, met })
+        Ok(Self { events, ranks, met })
     }
 
     /// Between which numbers that lies which is added to the other's times. Clocks that drift may leave nothing between: then the

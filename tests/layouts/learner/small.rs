@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, ExecutionError, GradientCheckpointingStrategy, Tensor, TensorData, TensorReadError};
 use burn_train::metric::store::EventStoreClient;
@@ -179,6 +179,19 @@ impl Net {
         };
         Scored { loss, output, targets }
     }
+}
+
+/// All numbers of a model's parameters.
+pub fn parameters<M: Module>(model: &M) -> Vec<f64> {
+    struct Values(Vec<f64>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f64>());
+        }
+    }
+    let mut values = Values(Vec::new());
+    model.visit(&mut values);
+    values.0
 }
 
 impl TrainStep for Net {
