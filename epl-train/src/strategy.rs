@@ -135,7 +135,11 @@ fn refuse(config: &Config) -> Result<()> {
             IoConfig { row_weights: config.io.row_weights.clone(), ..default.io.clone() } != config.io,
             format!("io.slicing, unbalanced_io_slicing, drop_last_files, num_workers, prefetch: how data is read {LEARNER_SAYS}"),
         ),
-        (config.train.tensorboard, format!("train.tensorboard: what is logged {LEARNER_SAYS}")),
+        (
+            (config.train.tensorboard, &config.train.out, config.train.resume, config.train.keep_last)
+                != (false, &default.train.out, default.train.resume, default.train.keep_last),
+            format!("train.tensorboard, out, resume, keep_last: what is written and gone on from {LEARNER_SAYS}"),
+        ),
         (
             config.profile.segments,
             "profile.segments: a learner's step is one segment, of which a table says nothing; set profile.trace".to_string(),

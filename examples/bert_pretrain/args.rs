@@ -8,7 +8,7 @@ use epl::config::{Config, ConfigError, Layers};
 use epl::models::BertConfig;
 use epl::models::squad::WordPiece;
 
-use crate::corpora::out::Wanted;
+use crate::corpora::out::by_default;
 use crate::data::mask;
 
 /// Pretrain a BERT: it fills in words that are hidden, and says whether two texts stand in their order.
@@ -64,10 +64,10 @@ pub struct Args {
     seed: Option<u64>,
     /// The folder of the run: corpora, vocab.txt, checkpoints, metrics.jsonl, loss.svg
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<String>,
     /// Go on from the latest checkpoint in --out, with the same texts
     #[arg(long, requires = "out")]
-    pub resume: bool,
+    resume: bool,
     /// Print the plan and stop
     #[arg(long)]
     pub plan: bool,
@@ -85,11 +85,13 @@ impl Args {
             None => layers,
         };
         let layers = layers.process_environment()?.command_line(&self.settings)?;
-        let mut config = layers.flags([("train.seed", self.seed)])?.flags([("train.steps", self.steps)])?.resolve()?;
+        let layers = layers.flags([("train.seed", self.seed)])?.flags([("train.steps", self.steps)])?;
+        let layers = layers.flags([("train.out", self.out.as_ref())])?;
+        let mut config = layers.flags([("train.resume", self.resume.then_some("latest"))])?.resolve()?;
         if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
         }
-        Ok(config)
+        by_default(config, if self.is_by_rule() { "out/bert_pretrain" } else { "out/bert_pretrain-text" })
     }
 
     /// Whether the model and the vocabulary can be, before anything is made.
@@ -128,17 +130,5 @@ impl Args {
     /// Whether the texts are made by rule.
     pub fn is_by_rule(&self) -> bool {
         self.text.is_empty() && self.corpus.is_none()
-    }
-
-    /// The folder of the run, before anything is written into it.
-    pub fn out(&self) -> epl::Result<PathBuf> {
-        let default = if self.is_by_rule() { "out/bert_pretrain" } else { "out/bert_pretrain-text" };
-        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
-    }
-
-    /// Whether a run that `out` may hold is replaced: only that of the rule, which takes minutes.
-    pub fn replace(&self) -> bool {
-        self.out.is_none() && self.is_by_rule() && !self.resume
     }
 }

@@ -27,6 +27,7 @@ use clap::Parser;
 use epl::trainer::StopHandle;
 
 use args::Args;
+use corpora::out::Folder;
 use data::Data;
 
 fn main() -> ExitCode {
@@ -38,11 +39,11 @@ fn main() -> ExitCode {
 
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
-    let out = args.out()?;
+    let folder = Folder::of(&config, args.is_by_rule(), args.plan)?;
     args.check()?;
-    let data = Data::prepare(args, config.train.seed, &out)?;
+    let data = Data::prepare(args, config.train.seed, &folder.path)?;
     let model = args.model(data.pieces.vocab_size(), data.pieces.pad())?;
-    let settings = run::Settings { out, plan: args.plan, resume: args.resume, replace: args.replace() };
+    let settings = run::Settings { folder, plan: args.plan };
     let stop = StopHandle::on_signals()?;
     let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings, &stop))?;
     // The same on all ranks.

@@ -1,6 +1,5 @@
 //! What every rank does: build, train, judge.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use burn::data::dataset::Dataset;
@@ -12,6 +11,7 @@ use epl::models::bert::{BertBatch, BertBatcher, BertCarry, BertForPretraining, B
 use epl::prelude::*;
 use epl::trainer::{Best, StopHandle};
 
+use crate::corpora::out::Folder;
 use crate::data::{Data, Row};
 
 /// Rows that one replica judges at a time.
@@ -19,11 +19,8 @@ const JUDGED: usize = 50;
 
 /// What the command line says beside the configuration.
 pub struct Settings {
-    pub out: PathBuf,
+    pub folder: Folder,
     pub plan: bool,
-    pub resume: bool,
-    /// Whether an earlier run in `out` may be replaced.
-    pub replace: bool,
 }
 
 /// The last line of the run, on the first rank, and the exit code of the program.
@@ -87,9 +84,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, settings: &Settings, sto
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| {
             trainer
-                .with_out(Some(settings.out.clone()))
-                .with_resume(settings.resume)
-                .with_replace(settings.replace)
+                .with_replace(settings.folder.replaces)
                 .with_keep_best(Some(Best::largest("masked_tokens")))
         })
         .with_stop(stop.clone())
@@ -98,7 +93,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, settings: &Settings, sto
         .with_evaluator(evaluator)
         .fit(&rows(&epl)?)?;
     if trained.summary.interrupted {
-        let line = first.then(|| format!("`--out {} --resume` goes on", settings.out.display()));
+        let line = first.then(|| format!("`--out {} --resume` goes on", settings.folder.path.display()));
         return Ok((line, trained.summary.exit_code()));
     }
     let found = |name: &str| trained.summary.evaluation.as_ref().and_then(|found| found.get(name)).unwrap_or(f64::NAN);

@@ -9,6 +9,8 @@ use epl::models::bert;
 use epl::models::huggingface::Folder;
 use epl::models::squad::{FeaturesConfig, WordPiece, check_uncased};
 
+use crate::out::by_default;
+
 /// Train a BERT across pipeline stages to answer questions about texts.
 ///
 /// Without --data it learns the 70 questions of a sample by heart.
@@ -56,10 +58,10 @@ pub struct Args {
     settings: Vec<String>,
     /// The folder of the run: predictions, vocab.txt, checkpoints, metrics.jsonl, loss.svg
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<String>,
     /// Go on from the latest checkpoint in --out
     #[arg(long, requires = "out")]
-    pub resume: bool,
+    resume: bool,
     /// Write what every rank does when, in some steps, to this file, for Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
@@ -95,7 +97,9 @@ impl Args {
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
         let layers = layers.flags([(STAGES[0], self.stages.map(|_| true))])?.flags([(STAGES[1], self.stages)])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("profile.trace", self.trace.as_ref())])?;
-        let mut config = layers.resolve()?;
+        let layers = layers.flags([("train.out", self.out.as_ref())])?;
+        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
+        let mut config = by_default(layers.resolve()?, "out/bert_squad")?;
         if ![STAGES[0], STAGES[1], SIZE].iter().any(|key| config.is_given(key)) {
             config.set(STAGES[0], true)?;
             config.set(STAGES[1], 2)?;
@@ -111,16 +115,6 @@ impl Args {
         // All texts of the sample fit into rows of 192.
         let length = self.length.unwrap_or(if self.data.is_some() { 384 } else { 192 });
         FeaturesConfig::new().with_length(length).with_stride(self.stride).with_longest_question(self.question)
-    }
-
-    /// The folder of the run.
-    pub fn out(&self) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| PathBuf::from("out/bert_squad"))
-    }
-
-    /// Whether a run that `out` may hold is replaced: only that of the sample, which takes minutes.
-    pub fn replace(&self) -> bool {
-        self.out.is_none() && self.data.is_none()
     }
 
     /// The model for a vocabulary.

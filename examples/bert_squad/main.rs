@@ -11,6 +11,8 @@
 //! - `run`: what every rank does.
 
 mod args;
+#[path = "../corpora/out.rs"]
+mod out;
 mod run;
 mod task;
 
@@ -22,6 +24,7 @@ use epl::comm::CountingAllocator;
 use epl::trainer::StopHandle;
 
 use args::Args;
+use out::Folder;
 use task::Task;
 
 /// So that a profile tells what segments store, and `gradient_checkpoint.budget` can be kept.
@@ -39,8 +42,9 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let task = Task::prepare(args)?;
     let config = args.config(task.train.rows.len())?;
     let start = args.start(&task.tokenizer)?;
-    let stop = StopHandle::on_signals()?;
-    let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &start, args, &stop))?;
+    let folder = Folder::of(&config, args.data.is_none(), args.plan)?;
+    let settings = run::Settings { folder, plan: args.plan, stop: StopHandle::on_signals()? };
+    let ends = epl::launch(&config, |epl| run::rank(&epl, &task, &start, &settings))?;
     // The same on all ranks.
     let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);
     // The last line of the run: what the predictions are worth.

@@ -10,9 +10,10 @@ use epl::models::bert::{self, BertBatch, BertBatcher, BertForQuestionAnswering};
 use epl::models::huggingface::Names;
 use epl::models::squad::{Predictions, SquadScore};
 use epl::trainer::{StopHandle, Trainer};
-use epl::{Engine, EngineSettings, Epl, Error, Result, TrainerConfig};
+use epl::{Engine, EngineSettings, Epl, Error, Result};
 
-use crate::args::{Args, Start, scheduled};
+use crate::args::{Start, scheduled};
+use crate::out::Folder;
 use crate::task::{Row, Task};
 
 /// Rows that one replica predicts at a time.
@@ -21,8 +22,16 @@ const BATCH: usize = 16;
 /// The last line of the run, on the first rank, and the exit code of the program.
 pub type Ended = (Option<String>, ExitCode);
 
+/// What the command line says beside the configuration.
+pub struct Settings {
+    pub folder: Folder,
+    pub plan: bool,
+    /// Ends the run on Ctrl-C.
+    pub stop: StopHandle,
+}
+
 /// Trains on one rank.
-pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandle) -> Result<Ended> {
+pub fn rank(epl: &Epl, task: &Task, start: &Start, settings: &Settings) -> Result<Ended> {
     let first = epl.context().world().rank() == 0;
     let built = epl.build(|place| start.model.init_question_answering(place))?.try_map(|model, plan| {
         let Some(folder) = &start.weights else { return Ok(model) };
@@ -32,7 +41,7 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandl
         }
         Ok(bert::load(model, plan.records(), folder)?)
     })?;
-    if args.plan {
+    if settings.plan {
         return Ok((first.then(|| built.plan().to_string()), ExitCode::SUCCESS));
     }
     // BERT's own optimizer corrects no bias, and decays neither norms nor biases; Burn's does both.
@@ -44,12 +53,9 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandl
     let batcher = BertBatcher::<QuestionAnswering>::new(&start.model);
     let data = TrainData::new(InMemDataset::new(task.train.rows.clone()), batcher.clone(), sampler)?;
     let predicted = ValidData::new(InMemDataset::new(task.predicted().rows.clone()), batcher, BATCH)?;
-    let told = |trainer: TrainerConfig| {
-        trainer.with_out(Some(args.out())).with_resume(args.resume).with_replace(args.replace())
-    };
     let trained = Trainer::from_config(engine, &config)?
-        .with_settings(told)
-        .with_stop(stop.clone())
+        .with_settings(|trainer| trainer.with_replace(settings.folder.replaces))
+        .with_stop(settings.stop.clone())
         .with_invariant("model", &start.model)?
         .with_invariant("vocabulary", &task.vocabulary.pieces())?
         .with_invariant("file of questions", &task.train.fingerprint())?
@@ -58,16 +64,17 @@ pub fn rank(epl: &Epl, task: &Task, start: &Start, args: &Args, stop: &StopHandl
             Ok(vec![("f1".to_string(), score.mean_f1()), ("exact_match".to_string(), score.exact_match())])
         })
         .fit(&data)?;
+    let out = &settings.folder.path;
     if trained.summary.interrupted {
-        let line = first.then(|| format!("`--out {} --resume` goes on", args.out().display()));
+        let line = first.then(|| format!("`--out {} --resume` goes on", out.display()));
         return Ok((line, trained.summary.exit_code()));
     }
     let (predictions, score) = predict(&trained.engine, task, &predicted)?;
     if !first {
         return Ok((None, ExitCode::SUCCESS));
     }
-    predictions.save(args.out()).map_err(wrong)?;
-    task.vocabulary.save(args.out().join("vocab.txt")).map_err(wrong)?;
+    predictions.save(out).map_err(wrong)?;
+    task.vocabulary.save(out.join("vocab.txt")).map_err(wrong)?;
     Ok((Some(score.to_string()), ExitCode::SUCCESS))
 }
 

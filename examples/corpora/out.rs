@@ -2,38 +2,53 @@
 
 use std::path::PathBuf;
 
+use epl::Config;
+use epl::config::{ConfigError, Origin, ResumeMode};
 use epl::trainer::check_unused;
 use epl::trainer::launch_mark::goes_on;
 
-/// What a command line says of the folder.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// Whether a run in it is to go on.
-    pub resume: bool,
+/// Where a run lies, and how it begins.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    pub path: PathBuf,
+    /// Whether a run in it goes on.
+    pub resumes: bool,
     /// Whether a run that it may hold is replaced.
-    pub replace: bool,
-    /// Whether nothing is trained.
-    pub plan: bool,
+    pub replaces: bool,
 }
 
-impl Wanted {
+/// Where nobody names a folder, the run lies in this one.
+pub fn by_default(mut config: Config, folder: &str) -> Result<Config, ConfigError> {
+    if config.train.out.is_empty() {
+        config.set("train.out", folder)?;
+    }
+    Ok(config)
+}
+
+impl Folder {
+    /// That of a run which may be `short`, a matter of minutes: then it replaces an earlier one in a folder that the user has not
+    /// named. `plan`: nothing is trained.
+    ///
     /// Refuses a folder in which a run is under way; one that holds another run, since its data belong to its checkpoints; and one
     /// that holds none to go on with.
-    pub fn check(self, out: PathBuf) -> epl::Result<PathBuf> {
-        if !self.plan {
-            check_unused(&out)?;
+    pub fn of(config: &Config, short: bool, plan: bool) -> epl::Result<Self> {
+        let path = PathBuf::from(&config.train.out);
+        if !plan {
+            check_unused(&path)?;
         }
-        let (name, holds_run) = (out.display(), out.join("checkpoints").exists());
-        if self.resume && !holds_run {
+        let (name, holds_run) = (path.display(), path.join("checkpoints").exists());
+        if config.train.resume == ResumeMode::Latest && !holds_run {
             return Err(epl::Error::invalid(format!(
                 "{name} holds no checkpoint to go on from; give the folder of an earlier run, or leave --resume out"
             )));
         }
-        if holds_run && !(self.resume || self.plan || self.replace) && !goes_on(&out)? {
+        let resumes = config.train.resume != ResumeMode::Never && holds_run;
+        let replaces = short && !resumes && config.origin("train.out") == Origin::Code;
+        if holds_run && !(resumes || plan || replaces) && !goes_on(&path)? {
             return Err(epl::Error::invalid(format!(
                 "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
             )));
         }
-        Ok(out)
+        Ok(Self { path, resumes, replaces })
     }
 }

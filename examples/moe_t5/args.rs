@@ -6,7 +6,7 @@ use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
 use epl::models::t5::T5Config;
 
-use crate::out::Wanted;
+use crate::out::by_default;
 use crate::task::Task;
 
 /// Train a mixture-of-experts T5 across ranks.
@@ -77,10 +77,10 @@ pub struct Args {
     pub check_replicas: Option<u64>,
     /// The folder of the run: checkpoints, metrics.jsonl, loss.svg, tokenizer.json
     #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    out: Option<String>,
     /// Go on from the latest checkpoint in --out
     #[arg(long, requires = "out")]
-    pub resume: bool,
+    resume: bool,
     /// Write what every rank does when, in some steps, to this file, for Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<String>,
@@ -124,7 +124,8 @@ impl Args {
         let layers = layers.flags([("auto.auto_parallel", is_auto.then_some(true))])?;
         let layers = layers.flags([("cluster.ranks", self.ranks.filter(|_| self.auto))])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
-        let layers = layers.flags([("profile.trace", self.trace.as_ref())])?;
+        let layers = layers.flags([("profile.trace", self.trace.as_ref()), ("train.out", self.out.as_ref())])?;
+        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
         let mut config = layers.resolve()?;
         if config.searches() {
             if !config.is_given("cluster.ranks") {
@@ -135,19 +136,7 @@ impl Args {
             config.set("dist.data_parallel_size", 2)?;
             config.set("dist.expert_parallel_size", 2)?;
         }
-        Ok(config)
-    }
-
-    /// Whether a run that `out` may hold is replaced: only that of the number words, which takes minutes.
-    pub fn replace(&self) -> bool {
-        self.out.is_none() && !self.has_corpus() && !self.resume
-    }
-
-    /// The folder of the run, before anything is written into it.
-    pub fn out(&self) -> epl::Result<PathBuf> {
-        let default = if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" };
-        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
+        by_default(config, if self.has_corpus() { "out/moe_t5-corpus" } else { "out/moe_t5-numbers" })
     }
 
     /// The model for a task.

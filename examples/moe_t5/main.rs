@@ -23,6 +23,7 @@ use clap::Parser;
 use epl::trainer::StopHandle;
 
 use args::Args;
+use out::Folder;
 use task::Task;
 
 fn main() -> ExitCode {
@@ -34,14 +35,12 @@ fn main() -> ExitCode {
 
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
-    let out = args.out()?;
-    let task = Task::prepare(args, &config, &out)?;
+    let folder = Folder::of(&config, !args.has_corpus(), args.plan)?;
+    let task = Task::prepare(args, &config, &folder)?;
     let model = args.model(&task)?;
     let settings = run::Settings {
-        out,
+        folder,
         plan_only: args.plan,
-        resume: args.resume,
-        replace: args.replace(),
         check_replicas: args.check_replicas,
         stop: StopHandle::on_signals()?,
     };

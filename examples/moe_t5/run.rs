@@ -1,6 +1,6 @@
 //! What every rank does: build, train, translate.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use burn::data::dataset::InMemDataset;
@@ -13,6 +13,7 @@ use epl::trainer::hooks::CheckPrediction;
 use epl::trainer::{Best, CheckpointId, Hook, Run, StopHandle, Trainer, TrainerConfig};
 use epl::{Engine, EngineSettings, Epl, Error, Result};
 
+use crate::out::Folder;
 use crate::task::Task;
 
 /// Pairs that one replica translates at a time.
@@ -22,11 +23,8 @@ const SHOWN: usize = 5;
 
 /// What the command line says beside the configuration.
 pub struct Settings {
-    pub out: PathBuf,
+    pub folder: Folder,
     pub plan_only: bool,
-    pub resume: bool,
-    /// Whether an earlier run in `out` may be replaced.
-    pub replace: bool,
     /// Every how many steps replicas are compared.
     pub check_replicas: Option<u64>,
     /// Ends the run on Ctrl-C.
@@ -63,7 +61,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         .with_invariant("model", model)?
         .with_invariant("tokenizer", &task.fingerprint()?)?
         .with_invariant("corpus", &task.train.fingerprint())?
-        .with_hook(KeepTokenizer { task, out: &settings.out });
+        .with_hook(KeepTokenizer { task, out: &settings.folder.path });
     if let Some(check) = check.filter(|_| first) {
         trainer = trainer.with_hook(check);
     }
@@ -73,7 +71,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     }
     let mut trained = trainer.fit(&data)?;
     if trained.summary.interrupted {
-        let line = first.then(|| format!("`--out {} --resume` goes on", settings.out.display()));
+        let line = first.then(|| format!("`--out {} --resume` goes on", settings.folder.path.display()));
         return Ok((line, trained.summary.exit_code()));
     }
     let mut result = trained.summary.evaluation.as_ref().and_then(|evaluation| evaluation.get(task.score_name()));
@@ -100,9 +98,7 @@ impl Hook<T5> for KeepTokenizer<'_> {
 /// What the command line says of a run.
 fn told(trainer: TrainerConfig, task: &Task, settings: &Settings) -> TrainerConfig {
     trainer
-        .with_out(Some(settings.out.clone()))
-        .with_resume(settings.resume)
-        .with_replace(settings.replace)
+        .with_replace(settings.folder.replaces)
         .with_check_replicas_every(settings.check_replicas)
         .with_keep_best(task.valid.is_some().then(|| Best::largest(task.score_name())))
 }

@@ -12,6 +12,7 @@ use epl::models::text::{
 };
 
 use crate::args::Args;
+use crate::out::Folder;
 
 /// The tokenizer in the folder of a run.
 const TOKENIZER: &str = "tokenizer.json";
@@ -41,8 +42,8 @@ pub struct Task {
 impl Task {
     /// Reads or makes the data, and learns the tokenizer from the training text, or loads it to resume.
     /// Nothing is written.
-    pub fn prepare(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
-        let task = if args.has_corpus() { Self::corpus(args, out)? } else { Self::numbers(args, config, out)? };
+    pub fn prepare(args: &Args, config: &Config, folder: &Folder) -> Result<Self, Box<dyn Error>> {
+        let task = if args.has_corpus() { Self::corpus(args, folder)? } else { Self::numbers(args, config, folder)? };
         println!(
             "{} training pairs, {} to evaluate on, {} pieces",
             task.train.len(),
@@ -52,10 +53,10 @@ impl Task {
         Ok(task)
     }
 
-    fn numbers(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+    fn numbers(args: &Args, config: &Config, folder: &Folder) -> Result<Self, Box<dyn Error>> {
         let split = NumberPairsConfig::new().with_seed(config.train.seed).init()?;
         let pieces = args.vocab.unwrap_or(NUMBER_PIECES);
-        let tokenizer = tokenizer(args, out, || {
+        let tokenizer = tokenizer(folder, || {
             let texts = split.training.texts().take(NUMBER_TEXTS);
             BpeConfig::new(pieces).with_all_bytes(false).train(texts)
         })?;
@@ -73,10 +74,10 @@ impl Task {
         })
     }
 
-    fn corpus(args: &Args, out: &Path) -> Result<Self, Box<dyn Error>> {
+    fn corpus(args: &Args, folder: &Folder) -> Result<Self, Box<dyn Error>> {
         let corpus = ParallelCorpus::read(&args.source, &args.target)?;
         let pieces = args.vocab.unwrap_or(CORPUS_PIECES);
-        let tokenizer = tokenizer(args, out, || BpeConfig::new(pieces).train(corpus.texts()))?;
+        let tokenizer = tokenizer(folder, || BpeConfig::new(pieces).train(corpus.texts()))?;
         let (train, dropped) = TokenPairs::up_to(LONGEST, &corpus, &tokenizer)?;
         println!("{dropped}");
         let mut judged = Vec::new();
@@ -141,9 +142,8 @@ impl Task {
 
 /// The tokenizer of the run: learned, or to resume the one that is there.
 fn tokenizer(
-    args: &Args,
-    out: &Path,
+    folder: &Folder,
     learn: impl FnOnce() -> epl::models::text::Result<Tokenizer>,
 ) -> epl::models::text::Result<Tokenizer> {
-    if args.resume { Tokenizer::load(out.join(TOKENIZER)) } else { learn() }
+    if folder.resumes { Tokenizer::load(folder.path.join(TOKENIZER)) } else { learn() }
 }

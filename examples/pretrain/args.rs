@@ -7,7 +7,7 @@ use epl::config::{Config, ConfigError, Layers};
 use epl::models::decoder::DecoderExpertsConfig;
 use epl::models::{DecoderConfig, Tokenizer};
 
-use crate::corpora::out::Wanted;
+use crate::corpora::out::by_default;
 
 /// Train a decoder on text, packed into blocks.
 ///
@@ -59,10 +59,10 @@ pub struct Args {
     seed: Option<u64>,
     /// The folder of the run: corpora, tokenizer, checkpoints, metrics.jsonl, loss.svg
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<String>,
     /// Go on from the latest checkpoint in --out, with the same texts
     #[arg(long, requires = "out")]
-    pub resume: bool,
+    resume: bool,
     /// Print the plan and stop
     #[arg(long)]
     pub plan: bool,
@@ -91,28 +91,18 @@ impl Args {
         }
         let layers = layers.process_environment()?.command_line(&self.settings)?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
+        let layers = layers.flags([("train.out", self.out.as_ref())])?;
+        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
         let mut config = layers.resolve()?;
         if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
         }
-        Ok(config)
-    }
-
-    /// Whether a run that the folder may hold is replaced: only that of the rule, which takes minutes.
-    pub fn replace(&self) -> bool {
-        self.out.is_none() && self.is_by_rule() && !self.resume
+        by_default(config, if self.is_by_rule() { "out/pretrain" } else { "out/pretrain-text" })
     }
 
     /// Whether the text is made by rule.
-    fn is_by_rule(&self) -> bool {
+    pub fn is_by_rule(&self) -> bool {
         self.text.is_empty() && self.corpus.is_none()
-    }
-
-    /// The folder of the run, before anything is written into it.
-    pub fn out(&self) -> epl::Result<PathBuf> {
-        let default = if self.is_by_rule() { "out/pretrain" } else { "out/pretrain-text" };
-        let out = self.out.clone().unwrap_or_else(|| PathBuf::from(default));
-        Wanted { resume: self.resume, replace: self.replace(), plan: self.plan }.check(out)
     }
 
     /// The model for a tokenizer, with positions for so many tokens at least.

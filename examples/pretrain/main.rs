@@ -25,6 +25,7 @@ use clap::Parser;
 use epl::trainer::StopHandle;
 
 use args::Args;
+use corpora::out::Folder;
 use data::Data;
 
 fn main() -> ExitCode {
@@ -36,8 +37,8 @@ fn main() -> ExitCode {
 
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
-    let out = args.out()?;
-    let data = Data::prepare(args, config.train.seed, &out)?;
+    let folder = Folder::of(&config, args.is_by_rule(), args.plan)?;
+    let data = Data::prepare(args, config.train.seed, &folder.path)?;
     let eos = data.tokenizer.eos();
     // A text begins behind the end of another; what encodes a prompt ends it, and here it goes on.
     let begun = |tokens: Vec<i64>| [eos].into_iter().chain(tokens.into_iter().filter(|token| *token != eos)).collect();
@@ -47,10 +48,8 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let model = args.model(&data.tokenizer, longest);
     model.validate()?;
     let settings = run::Settings {
-        out,
+        folder,
         plan_only: args.plan,
-        resume: args.resume,
-        replace: args.replace(),
         prompts,
         stop: StopHandle::on_signals()?,
     };

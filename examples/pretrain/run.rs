@@ -1,6 +1,5 @@
 //! What every rank does: build, train, write.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use burn::data::dataset::Dataset;
@@ -12,6 +11,7 @@ use epl::models::{DecoderBatcher, DecoderConfig, GenerationConfig, generate};
 use epl::prelude::*;
 use epl::trainer::{Best, Evaluation, Hook, Run, StopHandle};
 
+use crate::corpora::out::Folder;
 use crate::data::Data;
 
 /// Blocks that one replica judges at a time.
@@ -21,11 +21,8 @@ pub const WRITTEN: usize = 24;
 
 /// What the command line says beside the configuration.
 pub struct Settings {
-    pub out: PathBuf,
+    pub folder: Folder,
     pub plan_only: bool,
-    pub resume: bool,
-    /// Whether an earlier run in `out` may be replaced.
-    pub replace: bool,
     /// What the model goes on with at each evaluation.
     pub prompts: Vec<Vec<i64>>,
     /// Ends the run on Ctrl-C.
@@ -58,9 +55,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &DecoderConfig, settings: &Settings) 
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| {
             trainer
-                .with_out(Some(settings.out.clone()))
-                .with_resume(settings.resume)
-                .with_replace(settings.replace)
+                .with_replace(settings.folder.replaces)
                 .with_keep_best(Some(Best::smallest("perplexity")))
         })
         .with_stop(settings.stop.clone())
@@ -70,7 +65,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &DecoderConfig, settings: &Settings) 
         .with_hook(Samples { data, prompts: &settings.prompts })
         .fit(&blocks(&epl)?)?;
     if trained.summary.interrupted {
-        let line = first.then(|| format!("`--out {} --resume` goes on", settings.out.display()));
+        let line = first.then(|| format!("`--out {} --resume` goes on", settings.folder.path.display()));
         return Ok((line, trained.summary.exit_code()));
     }
     let perplexity = trained.summary.evaluation.as_ref().and_then(|found| found.get("perplexity"));

@@ -1,6 +1,6 @@
 //! The command line, and the configuration it makes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Parser;
 use epl::config::{Config, ConfigError, Layers};
@@ -39,10 +39,10 @@ pub struct Args {
     settings: Vec<String>,
     /// The folder of the run: checkpoints, metrics.jsonl, loss.svg; none: nothing is written
     #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    out: Option<String>,
     /// Go on from the latest checkpoint in --out
     #[arg(long, requires = "out")]
-    pub resume: bool,
+    resume: bool,
 }
 
 /// What this program sets where the user says nothing.
@@ -55,7 +55,9 @@ impl Args {
     pub fn config(&self) -> Result<Config, ConfigError> {
         let layers = Layers::new().toml(DEFAULTS, Path::new("shapes.toml"))?.process_environment()?;
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
-        let mut config = layers.flags([(REPLICAS, self.replicas), ("train.steps", self.steps)])?.resolve()?;
+        let layers = layers.flags([(REPLICAS, self.replicas), ("train.steps", self.steps)])?;
+        let layers = layers.flags([("train.out", self.out.as_ref())])?;
+        let mut config = layers.flags([("train.resume", self.resume.then_some("latest"))])?.resolve()?;
         if !config.is_given(REPLICAS) {
             config.set(REPLICAS, 2)?;
         }

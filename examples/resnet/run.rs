@@ -22,10 +22,8 @@ pub type Ended = (Option<String>, ExitCode);
 /// Trains on one rank.
 pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &StopHandle) -> Result<Ended> {
     match args.split {
-        true => {
-            train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, args, stop)
-        }
-        false => train(epl, epl.build(|place| model.init(place))?, task, args, stop),
+        true => train(epl, epl.build(|place| model.init_colocated(epl.cluster().total_gpu_num(), place))?, task, stop),
+        false => train(epl, epl.build(|place| model.init(place))?, task, stop),
     }
 }
 
@@ -33,7 +31,6 @@ fn train<C: ClassLayer>(
     epl: &Epl,
     built: LaidOutModel<ResNet<C>>,
     task: &Task,
-    args: &Args,
     stop: &StopHandle,
 ) -> Result<Ended> {
     let (model, replicas) = (built.model().config().clone(), built.context().replicas());
@@ -43,7 +40,6 @@ fn train<C: ClassLayer>(
     let engine = Engine::new(built, &optimizer, EngineSettings::from_config(epl.config()))?;
     let data = task.train_data(epl.config().batch(replicas)?.global_batch_size, epl.config().train.seed)?;
     let mut trainer = Trainer::from_config(engine, epl.config())?
-        .with_settings(|trainer| trainer.with_out(args.out.clone()).with_resume(args.resume))
         .with_stop(stop.clone())
         .with_invariant("model", &model)?
         .with_invariant("classes", &task.classes)?

@@ -157,7 +157,8 @@ fn what_a_learner_cannot_do_is_refused_before_it_begins() {
         ("amp.level", "O1", "amp.level scales the loss"),
         ("train.steps", "5", "how long a run lasts is said to the learner"),
         ("schedule.rate", "0.5", "the learning rate is said to the learner"),
-        ("train.tensorboard", "true", "what is logged is said to the learner"),
+        ("train.tensorboard", "true", "what is written and gone on from is said to the learner"),
+        ("train.resume", "auto", "what is written and gone on from is said to the learner"),
         ("io.num_workers", "2", "how data is read is said to the learner"),
         ("profile.segments", "true", "one segment"),
     ] {

@@ -127,6 +127,15 @@ choices! {
         /// NCCL between GPUs, of one process or of several.
         Nccl = "nccl",
     }
+    /// Whether a run goes on from the latest checkpoint in its folder (`train.resume`).
+    ResumeMode {
+        /// It begins anew.
+        Never = "never",
+        /// Where there is one; else it begins.
+        Auto = "auto",
+        /// It does; without one it ends with an error.
+        Latest = "latest",
+    }
     /// Which mesh axis changes slowest as ranks are numbered (`dist.order`). Tensor is always the
     /// fastest, so that a tensor group's ranks are neighbours.
     RankOrder {

@@ -53,7 +53,7 @@ mod table;
 
 pub use batch::Batch;
 pub use choice::{
-    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod, ResumeMode,
     ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 pub use environment::variable;

@@ -20,7 +20,7 @@ use super::run::Run;
 use super::settings::TrainerConfig;
 use super::stop::StopHandle;
 use crate::checkpoint::durable::{Disk, FileSystem};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, ResumeMode};
 use crate::data::{Sampler, TrainData, ValidData};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -127,7 +127,10 @@ impl<'a, M: Model> Trainer<'a, M> {
     pub fn from_config(engine: Engine<M>, config: &Config) -> Result<Self> {
         let settings = TrainerConfig::from_config(config, engine.context().replicas())?;
         let trainer = Self::new(engine, settings, LrSchedule::from_config(&config.schedule)?);
-        Self { slices_files: config.io.slicing, said_rate: config.said_rate(), ..trainer }.with_run_config(config)
+        let mut kept = config.clone();
+        // A folder may be moved, and a run that goes on is the same run.
+        (kept.train.out, kept.train.resume) = (String::new(), ResumeMode::Never);
+        Self { slices_files: config.io.slicing, said_rate: config.said_rate(), ..trainer }.with_run_config(&kept)
     }
 
     /// A trainer of an engine that has made no step yet. The rate may be any function of the step: an

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use burn::config::Config;
 use epl_comm::Launch;
 
+use crate::config::ResumeMode;
 use crate::data::PrefetchConfig;
 use crate::error::{Error, Result};
 
@@ -83,9 +84,13 @@ pub struct TrainerConfig {
     /// The folder of the run: `metrics.jsonl`, `loss.svg`, `checkpoints/`, `lock`, and `launch` where `epl-launch` has
     /// started it. None: nothing is written.
     pub out: Option<PathBuf>,
-    /// Whether to go on from the latest checkpoint in `out`.
+    /// Whether to go on from the latest checkpoint in `out`; without one it is an error.
     #[config(default = false)]
     pub resume: bool,
+    /// Whether to go on from the latest checkpoint in `out` if there is one, and to begin if not: for a job that a scheduler
+    /// starts again by the same command.
+    #[config(default = false)]
+    pub auto_resume: bool,
     /// What names the launch that the run belongs to; `out` then bears it.
     pub launch: Option<String>,
     /// Whether to go on from the latest checkpoint in `out` if `out` bears this launch and there is one, and to begin as
@@ -101,7 +106,7 @@ pub struct TrainerConfig {
 
 impl TrainerConfig {
     /// What the options `train.*`, `schedule.steps`, `pipeline.num_micro_batch` and `io.*` say, for this many replicas. A
-    /// run that `epl-launch` has restarted goes on from its latest checkpoint, if it came to one.
+    /// run that `epl-launch` has restarted goes on from its latest checkpoint, if it came to one, whatever `train.resume` says.
     ///
     /// # Errors
     ///
@@ -112,6 +117,10 @@ impl TrainerConfig {
             .with_micro_batches(config.num_micro_batch(replicas)?)
             .with_eval_every(train.eval_every.map(|steps| steps as u64))
             .with_save_every(train.save_every.map(|steps| steps as u64))
+            .with_keep_last(train.keep_last)
+            .with_out((!train.out.is_empty()).then(|| PathBuf::from(&train.out)))
+            .with_resume(train.resume == ResumeMode::Latest)
+            .with_auto_resume(train.resume == ResumeMode::Auto)
             .with_tensorboard(train.tensorboard)
             .with_num_workers(config.io.num_workers)
             .with_prefetch(config.io.prefetch)
@@ -151,12 +160,12 @@ impl TrainerConfig {
             ));
         }
         if self.out.is_none() && self.tensorboard {
-            return refuse(
-                "events of TensorBoard, and no folder for them; set `out`, or train.tensorboard = false".to_string(),
-            );
+            let remedy = "set train.out = \"FOLDER\" (`with_out`), or train.tensorboard = false";
+            return refuse(format!("events of TensorBoard, and no folder for them; {remedy}"));
         }
-        if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || self.resume) {
-            return refuse("saving or resuming, and no folder for it; set `out`".to_string());
+        let resumes = self.resume || self.auto_resume;
+        if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || resumes) {
+            return refuse("saving or resuming, and no folder for it; set train.out = \"FOLDER\" (`with_out`)".to_string());
         }
         if self.resume_restarted && self.launch.is_none() {
             return refuse("to resume what a launch has restarted, and no launch; set `launch`".to_string());
@@ -205,6 +214,7 @@ mod tests {
         assert!(refused(config.clone().with_eval_every(Some(5)), false).contains("every 5 steps"));
         assert!(refused(config.clone().with_save_every(Some(5)), false).contains("no folder"));
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
+        assert!(refused(config.clone().with_auto_resume(true), false).contains("train.out"));
         assert!(refused(config.clone().with_tensorboard(true), false).contains("no folder for them"));
         assert!(refused(config.clone().with_resume_step(Some(7)), false).contains("from step 7"));
         assert!(refused(config.clone().with_resume_restarted(true), false).contains("no launch"));
@@ -225,5 +235,12 @@ mod tests {
         assert_eq!((trainer.steps, trainer.micro_batches), (70, 3));
         assert_eq!((trainer.eval_every, trainer.save_every), (Some(20), None));
         assert_eq!((trainer.num_workers, trainer.prefetch), (2, 5));
+        assert_eq!((trainer.out, trainer.resume, trainer.auto_resume, trainer.keep_last), (None, false, false, 2));
+        config.train.out = "run".into();
+        for (mode, resumes) in [(ResumeMode::Latest, [true, false]), (ResumeMode::Auto, [false, true])] {
+            config.train.resume = mode;
+            let trainer = TrainerConfig::from_config(&config, 2).unwrap();
+            assert_eq!((trainer.out, [trainer.resume, trainer.auto_resume]), (Some("run".into()), resumes));
+        }
     }
 }

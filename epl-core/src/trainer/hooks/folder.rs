@@ -21,6 +21,7 @@ pub struct OpenFolder {
     out: PathBuf,
     checkpoints: Checkpoints,
     resume: bool,
+    auto_resume: bool,
     /// What the folder bears from now on.
     launch: Option<String>,
     resume_restarted: bool,
@@ -32,17 +33,22 @@ impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
         let which = config.resume_step.map_or(CheckpointId::Latest, CheckpointId::Step);
-        let TrainerConfig { resume, resume_restarted, replace, .. } = *config;
-        Self { out: out.into(), checkpoints, resume, launch: config.launch.clone(), resume_restarted, which, replace }
+        let TrainerConfig { resume, auto_resume, resume_restarted, replace, .. } = *config;
+        let (out, launch) = (out.into(), config.launch.clone());
+        Self { out, checkpoints, resume, auto_resume, launch, resume_restarted, which, replace }
     }
 
     /// Whether the run goes on. What the first rank finds counts for all. Collective.
     fn resumes(&self, world: &ProcessGroup) -> Result<bool> {
-        let Some(launch) = self.launch.as_ref().filter(|_| self.resume_restarted && !self.resume) else {
+        if self.resume || !(self.auto_resume || self.resume_restarted) {
             return Ok(self.resume);
+        }
+        let is_of_launch = || {
+            let launch = self.launch.as_ref().filter(|_| self.resume_restarted);
+            launch.map_or(Ok(false), |launch| launch_mark::bears(&self.out, launch))
         };
         let goes_on =
-            world.rank() == 0 && launch_mark::bears(&self.out, launch)? && !self.checkpoints.steps()?.is_empty();
+            world.rank() == 0 && (self.auto_resume || is_of_launch()?) && !self.checkpoints.steps()?.is_empty();
         Ok(world.all_reduce_values(&[f64::from(u8::from(goes_on))], ReduceOp::Max)?[0] > 0.0)
     }
 
@@ -55,8 +61,8 @@ impl OpenFolder {
             Some(step) => Err(Error::file(
                 &self.out,
                 format!(
-                    "the folder holds a run that was saved after step {step}; resume it, choose another folder, or \
-                     allow it to be replaced (`TrainerConfig::replace`)"
+                    "the folder holds a run that was saved after step {step}; resume it (train.resume = auto), choose \
+                     another folder, or allow it to be replaced (`TrainerConfig::replace`)"
                 ),
             )),
         }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use burn::optim::SgdConfig;
 use epl_core::checkpoint::Checkpoint;
-use epl_core::config::Config;
+use epl_core::config::{Config, Layers};
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
 use epl_core::optim::{OptimizerConfig, ParamGroups};
 use epl_core::testing::{largest_error, run};
-use epl_core::trainer::{Best, Hook, Run};
-use epl_core::{Engine, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
+use epl_core::trainer::{Best, Hook, Run, StepRecord};
+use epl_core::{Engine, EngineSettings, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
 use crate::trainer::net::{
@@ -87,6 +87,60 @@ fn a_run_goes_on_from_the_step_that_is_named() {
         trainer(&epl, config)?.with_valid(valid()).fit(&data()).map(|_| ())
     });
     assert!(message(missing).contains("step-12, step-15"));
+}
+
+#[test]
+fn the_same_command_begins_goes_on_and_finds_the_end() {
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    let expected = fit((2, 1, 1), config(whole.path(), 10));
+    for (steps, lines_after) in [(4, 4), (10, 10), (10, 10)] {
+        let found = fit((2, 1, 1), config(parts.path(), steps).with_auto_resume(true));
+        assert_eq!(lines(parts.path()).len(), lines_after);
+        assert_eq!(largest_error(&found, &expected).1 == 0.0, steps == 10, "after {steps} steps");
+    }
+    // A folder whose run came to no checkpoint.
+    fs::remove_dir_all(parts.path().join("checkpoints")).unwrap();
+    let found = fit((1, 1, 1), config(parts.path(), 10).with_auto_resume(true));
+    assert!(largest_error(&found, &expected).1 < 1e-5);
+    assert_eq!(values(&lines(parts.path()), "step"), values(&lines(whole.path()), "step"));
+}
+
+#[test]
+fn the_options_say_where_a_run_lies_and_whether_it_goes_on() {
+    let folder = tempdir().unwrap();
+    let out = folder.path().join("run");
+    let run = |said: &str| {
+        let options = [format!("train.out={}", out.display())].into_iter().chain(said.split(' ').map(String::from));
+        let options = Layers::new().command_line(options).unwrap().resolve().unwrap();
+        let mut all = launch(&options, |epl| {
+            let engine = Engine::new(epl.build(Net::new)?, &optimizer(), EngineSettings::from_config(epl.config()))?;
+            let mut changes = None;
+            let trained = Trainer::from_config(engine, epl.config())?.quiet().with_hook(Changes(&mut changes));
+            trained.fit(&data())?;
+            Ok(changes)
+        })?;
+        Ok::<_, Error>(all.swap_remove(0).expect("it has begun"))
+    };
+    let missing = message(run("train.steps=4 train.resume=latest"));
+    assert!(missing.contains("no checkpoint is marked in latest"), "{missing}");
+    run("train.steps=4 train.resume=auto train.save_every=1 train.keep_last=3").unwrap();
+    assert_eq!(fs::read_dir(out.join("checkpoints")).unwrap().count(), 4, "three, and `latest`");
+    let refused = message(run("train.steps=6"));
+    assert!(refused.contains("saved after step 4; resume it (train.resume = auto)"), "{refused}");
+    let changes = run("train.steps=6 train.resume=latest train.save_every=1").unwrap();
+    // Neither where it lies nor that it goes on is a change.
+    assert_eq!(changes, ["`train.keep_last` 3, now 2", "`train.steps` 4, now 6"]);
+    assert_eq!(lines(&out).len(), 6);
+}
+
+/// What a run says that has changed since its checkpoint.
+struct Changes<'a>(&'a mut Option<Vec<String>>);
+
+impl<M: Model> Hook<M> for Changes<'_> {
+    fn after_step(&mut self, run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
+        *self.0 = Some(run.changes().to_vec());
+        Ok(())
+    }
 }
 
 #[test]

@@ -12,14 +12,19 @@ use epl_core::optim::LossScaler;
 use epl_core::testing::{config, error_on_scale, error_together, half_model, in_half};
 use epl_core::{Carry, CarryMapper, Context, Model, Pass, Place, launch};
 use epl_models::bert::{
-    BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, QuestionAnswering, SequenceClassification,
-    measured_beside,
+    BertArchitecture, BertBatcher, BertConfig, BertHead, BertItem, MaskedLanguage, Pretraining, PretrainingLabel,
+    QuestionAnswering, SequenceClassification, measured_beside,
 };
-use epl_models::decoder;
+use epl_models::decoder::{self, DecoderExpertsConfig};
+use epl_models::mae::MaeBatch;
 use epl_models::resnet::ResNetLayer;
 use epl_models::t5::{T5Batcher, T5Config, T5FeedForward, T5MoeConfig};
 use epl_models::vision::ImageBatch;
-use epl_models::{DecoderBatcher, DecoderConfig, DecoderItem, ResMlpConfig, ResNetConfig, TokenPair};
+use epl_models::vit;
+use epl_models::{
+    DecoderBatcher, DecoderConfig, DecoderItem, MaeConfig, ResMlpConfig, ResNetConfig, TokenPair, ViTConfig,
+};
+use epl_modules::Balance;
 use epl_modules::moe::{Capacity, Gate};
 
 const TYPES: [HalfDtype; 2] = [HalfDtype::F16, HalfDtype::Bf16];
@@ -231,45 +236,63 @@ fn t5_with_experts() {
     }
 }
 
-fn check_bert<H: BertHead>(
-    what: &str,
-    init: fn(&BertConfig, &Place) -> epl_models::bert::Bert<H>,
-    label: fn(usize) -> H::Label,
-) {
-    let shape = BertConfig::new(29)
+fn bert_shape() -> BertConfig {
+    BertConfig::new(29)
         .with_d_model(16)
         .with_d_ff(24)
         .with_heads(4)
         .with_layers(3)
         .with_positions(12)
         .with_classes(3)
-        .with_deviation(0.2);
+        .with_deviation(0.2)
+}
+
+fn check_bert<H: BertHead>(
+    (what, shape): (&str, &BertConfig),
+    init: fn(&BertConfig, &Place) -> epl_models::bert::Bert<H>,
+    label: fn(usize) -> H::Label,
+) {
     let batch = |rank: usize, device: &Device| {
         let item = |row: usize| {
             let length = 3 + (row * 5) % 9;
             let ids = (0..length).map(|token| ((row * 11 + token * 7 + rank) % 29) as i64).collect();
             BertItem::new(ids, (0..length).map(|token| i64::from(token > length / 2)).collect(), label(row))
         };
-        (BertBatcher::<H>::new(&shape).batch((0..5).map(item).collect(), device), 5)
+        (BertBatcher::<H>::new(shape).batch((0..5).map(item).collect(), device), 5)
     };
     for sizes in [(1, 1, 1), (1, 2, 1)] {
-        let beside = |name: &str| measured_beside::<H>(&shape, name);
+        let beside = |name: &str| measured_beside::<H>(shape, name);
         check(
             (what, &mesh(sizes)),
-            (|at: &Place| init(&shape, at), batch),
+            (|at: &Place| init(shape, at), batch),
             beside,
             Bound { loss: 4.0, gradient: Each(40.0) },
         );
     }
 }
 
+/// A label for some tokens of the row, so many as [`check_bert`] gives it.
+fn tokens(row: usize) -> Vec<i64> {
+    (0..3 + (row * 5) % 9).map(|token| if token % 3 == 0 { (token + row) as i64 } else { -100 }).collect()
+}
+
 #[test]
 fn bert() {
-    check_bert::<QuestionAnswering>("answers", BertConfig::init_question_answering, |row| (row % 3, 2));
-    check_bert::<SequenceClassification>("classes", BertConfig::init_classification, |row| (row % 3) as i64);
-    check_bert::<MaskedLanguage>("tokens", BertConfig::init_masked_language, |row| {
-        (0..3 + (row * 5) % 9).map(|token| if token % 3 == 0 { (token + row) as i64 } else { -100 }).collect()
+    let shape = bert_shape();
+    check_bert::<QuestionAnswering>(("answers", &shape), BertConfig::init_question_answering, |row| (row % 3, 2));
+    check_bert::<SequenceClassification>(("classes", &shape), BertConfig::init_classification, |row| (row % 3) as i64);
+    check_bert::<MaskedLanguage>(("tokens", &shape), BertConfig::init_masked_language, tokens);
+    check_bert::<Pretraining>(("both", &shape), BertConfig::init_pretraining, |row| PretrainingLabel {
+        tokens: tokens(row),
+        sentence: (row % 2) as i64,
     });
+}
+
+#[test]
+fn roberta() {
+    let shape = bert_shape().with_architecture(BertArchitecture::Roberta).with_pad(18).with_positions(32);
+    check_bert::<SequenceClassification>(("classes", &shape), BertConfig::init_classification, |row| (row % 3) as i64);
+    check_bert::<MaskedLanguage>(("tokens", &shape), BertConfig::init_masked_language, tokens);
 }
 
 #[test]
@@ -282,15 +305,26 @@ fn decoders() {
     let gemma2 = gemma2.with_sandwich_norm(true).with_windows(vec![Some(3), None]).with_tied_head(true);
     // The root of its width, by which embeddings are scaled, is rounded in 16 bits.
     let gemma2 = gemma2.with_d_model(24).with_attention_softcap(Some(2.0)).with_logit_softcap(Some(4.0));
-    for (what, shape) in [("GPT-2", gpt2.with_deviation(0.2)), ("Llama", llama), ("Qwen3", qwen3), ("Gemma 2", gemma2)]
-    {
+    let experts = DecoderExpertsConfig::new(4).with_balance(Balance::Batch).with_auxiliary(0.5).with_z(0.1);
+    let mixtral = llama.clone().with_experts(Some(experts.clone().with_dense_layers(vec![0]).with_shared(Some(12))));
+    let qwen3_moe = qwen3.clone().with_experts(Some(experts.with_d_ff(Some(12)).with_bias_rate(Some(1e-3))));
+    let shapes = [
+        ("GPT-2", gpt2.with_deviation(0.2)),
+        ("Llama", llama),
+        ("Qwen3", qwen3),
+        ("Gemma 2", gemma2),
+        ("Mixtral", mixtral),
+        ("Qwen3-MoE", qwen3_moe),
+    ];
+    for (what, shape) in shapes {
         let batch = |rank: usize, device: &Device| {
             let ids = |row: usize| {
                 (0..3 + (row * 5) % 9).map(|token| ((row * 11 + token * 7 + rank) % 29) as i64).collect::<Vec<_>>()
             };
             (DecoderBatcher::new(&shape).batch((0..5).map(|row| DecoderItem::new(ids(row))).collect(), device), 5)
         };
-        for sizes in [(1, 1, 1), (1, 2, 1)] {
+        let expert = if shape.experts.is_some() { 2 } else { 1 };
+        for sizes in [(1, 1, 1), (1, 2, 1), (2, 1, expert)] {
             check(
                 (what, &mesh(sizes)),
                 (|at: &Place| shape.init(at), batch),
@@ -328,6 +362,27 @@ fn resnets() {
     colocated.cluster.colocate_split_and_replicate = true;
     colocated.dist.data_parallel_size = None;
     check(("ResNet, bridged", &colocated), (|at: &Place| basic.init_colocated(2, at), images), |_| None, bound);
+}
+
+#[test]
+fn vits() {
+    let shape = ViTConfig::new(7).with_image_size(32).with_patch_size(8).with_d_model(32).with_d_ff(64).with_heads(4);
+    let shape = shape.with_layers(2).with_dropout(0.1).with_attention_dropout(0.1).with_deviation(0.1);
+    let mae = MaeConfig::new(shape.clone()).with_decoder_d_model(24).with_decoder_d_ff(40).with_decoder_heads(2);
+    let mae = mae.with_decoder_layers(2).with_normalised_pixels(true);
+    let square = |rank: usize, device: &Device| {
+        let (whole, rows) = images(rank, device);
+        (ImageBatch::new(whole.pixels.narrow(2, 0, 32), whole.host_labels), rows)
+    };
+    let hidden = |rank: usize, device: &Device| {
+        let (square, rows) = square(rank, device);
+        (MaeBatch { pixels: square.pixels, noise: None }, rows)
+    };
+    let bound = Bound { loss: 4.0, gradient: Each(40.0) };
+    for sizes in [(1, 1, 1), (1, 2, 1), (2, 1, 1)] {
+        check(("ViT", &mesh(sizes)), (|at: &Place| shape.init(at), square), vit::measured_beside, bound);
+        check(("MAE", &mesh(sizes)), (|at: &Place| mae.init(at), hidden), vit::measured_beside, bound);
+    }
 }
 
 /// Of two classes each.
