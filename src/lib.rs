@@ -1,5 +1,27 @@
 //! EPL on Burn: train ordinary Burn models across many devices.
 //!
+//! Two ranks, threads of this process that share a model's batches, in ten lines:
+//!
+//! ```
+//! use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::Tensor};
+//! use epl::prelude::*;
+//!
+//! # fn main() -> epl::Result<()> {
+//! let loss = |net: &Linear, inputs: &Tensor<2>| net.forward(inputs.clone()).powi_scalar(2).mean();
+//! let losses = epl::launch(&Config::new().with("cluster.ranks", 2)?, |epl| {              // on each rank
+//!     let mut net = Engine::build(&epl, |at| WithLoss::new(LinearConfig::new(8, 1).init(at), loss), &SgdConfig::new())?;
+//!     let batch = Tensor::ones([16, 8], epl.place().device());                            // the same everywhere: each takes rows of it
+//!     (0..10).map(|_| Ok(net.train_batch(&batch, 0.01)?.loss)).collect::<epl::Result<Vec<f64>>>()
+//! })?;
+//! assert!(losses[0] == losses[1] && losses[0][9] < losses[0][0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! From here: [`Engine`] makes steps, [`Trainer`] whole runs with data, evaluation and checkpoints, [`Chain`] cuts a model into
+//! segments for stages, recomputation and ZeRO v3; [`nn`] has Burn's layers under every strategy, [`models`] whole models with
+//! weights of Hugging Face, [`config`] all options. The book is `docs/book` in the repository.
+//!
 //! This crate is what a user depends on: it re-exports the crates below it and a [`prelude`].
 //!
 //! ```text
