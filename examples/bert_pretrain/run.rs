@@ -83,9 +83,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &BertConfig, settings: &Settings, sto
         .with(share("sentences", |judged| &judged.sentences));
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| {
-            trainer
-                .with_replace(settings.folder.replaces)
-                .with_keep_best(Some(Best::largest("masked_tokens")))
+            trainer.with_replace(settings.folder.replaces).with_keep_best(Some(Best::largest("masked_tokens")))
         })
         .with_stop(stop.clone())
         .with_invariant("model", model)?

@@ -11,8 +11,6 @@ use epl::trainer::launch_mark::goes_on;
 #[derive(Clone, Debug)]
 pub struct Folder {
     pub path: PathBuf,
-    /// Whether a run in it goes on.
-    pub resumes: bool,
     /// Whether a run that it may hold is replaced.
     pub replaces: bool,
 }
@@ -49,6 +47,6 @@ impl Folder {
                 "{name} holds a run; go on with it by `--out {name} --resume`, or choose another folder"
             )));
         }
-        Ok(Self { path, resumes, replaces })
+        Ok(Self { path, replaces })
     }
 }

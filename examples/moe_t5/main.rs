@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let config = args.config()?;
     let folder = Folder::of(&config, !args.has_corpus(), args.plan)?;
-    let task = Task::prepare(args, &config, &folder)?;
+    let task = Task::prepare(args, &config, &folder.path)?;
     let model = args.model(&task)?;
     let settings = run::Settings {
         folder,

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 use burn::data::dataset::Dataset;
-use epl::config::Config;
+use epl::config::{Config, ResumeMode};
 use epl::data::{LengthSamplerConfig, Sampler, ShuffledSampler};
 use epl::evaluate::Measure;
 use epl::models::text::{
@@ -12,7 +12,6 @@ use epl::models::text::{
 };
 
 use crate::args::Args;
-use crate::out::Folder;
 
 /// The tokenizer in the folder of a run.
 const TOKENIZER: &str = "tokenizer.json";
@@ -42,8 +41,8 @@ pub struct Task {
 impl Task {
     /// Reads or makes the data, and learns the tokenizer from the training text, or loads it to resume.
     /// Nothing is written.
-    pub fn prepare(args: &Args, config: &Config, folder: &Folder) -> Result<Self, Box<dyn Error>> {
-        let task = if args.has_corpus() { Self::corpus(args, folder)? } else { Self::numbers(args, config, folder)? };
+    pub fn prepare(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+        let task = if args.has_corpus() { Self::corpus(args, config, out)? } else { Self::numbers(args, config, out)? };
         println!(
             "{} training pairs, {} to evaluate on, {} pieces",
             task.train.len(),
@@ -53,10 +52,10 @@ impl Task {
         Ok(task)
     }
 
-    fn numbers(args: &Args, config: &Config, folder: &Folder) -> Result<Self, Box<dyn Error>> {
+    fn numbers(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
         let split = NumberPairsConfig::new().with_seed(config.train.seed).init()?;
         let pieces = args.vocab.unwrap_or(NUMBER_PIECES);
-        let tokenizer = tokenizer(folder, || {
+        let tokenizer = tokenizer(config, out, || {
             let texts = split.training.texts().take(NUMBER_TEXTS);
             BpeConfig::new(pieces).with_all_bytes(false).train(texts)
         })?;
@@ -74,10 +73,10 @@ impl Task {
         })
     }
 
-    fn corpus(args: &Args, folder: &Folder) -> Result<Self, Box<dyn Error>> {
+    fn corpus(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
         let corpus = ParallelCorpus::read(&args.source, &args.target)?;
         let pieces = args.vocab.unwrap_or(CORPUS_PIECES);
-        let tokenizer = tokenizer(folder, || BpeConfig::new(pieces).train(corpus.texts()))?;
+        let tokenizer = tokenizer(config, out, || BpeConfig::new(pieces).train(corpus.texts()))?;
         let (train, dropped) = TokenPairs::up_to(LONGEST, &corpus, &tokenizer)?;
         println!("{dropped}");
         let mut judged = Vec::new();
@@ -142,8 +141,10 @@ impl Task {
 
 /// The tokenizer of the run: learned, or to resume the one that is there.
 fn tokenizer(
-    folder: &Folder,
+    config: &Config,
+    out: &Path,
     learn: impl FnOnce() -> epl::models::text::Result<Tokenizer>,
 ) -> epl::models::text::Result<Tokenizer> {
-    if folder.resumes { Tokenizer::load(folder.path.join(TOKENIZER)) } else { learn() }
+    let resumes = config.train.resume != ResumeMode::Never && out.join("checkpoints").exists();
+    if resumes { Tokenizer::load(out.join(TOKENIZER)) } else { learn() }
 }

@@ -47,12 +47,7 @@ fn train(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0) + run::WRITTEN;
     let model = args.model(&data.tokenizer, longest);
     model.validate()?;
-    let settings = run::Settings {
-        folder,
-        plan_only: args.plan,
-        prompts,
-        stop: StopHandle::on_signals()?,
-    };
+    let settings = run::Settings { folder, plan_only: args.plan, prompts, stop: StopHandle::on_signals()? };
     let ends = epl::launch(&config, |epl| run::rank(&epl, &data, &model, &settings))?;
     // The same on all ranks.
     let code = ends.first().map_or(ExitCode::SUCCESS, |(_, code)| *code);

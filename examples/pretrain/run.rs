@@ -54,9 +54,7 @@ pub fn rank(epl: &Epl, data: &Data, model: &DecoderConfig, settings: &Settings) 
     let valid = ValidData::new(data.valid.clone(), batcher.clone(), JUDGED)?;
     let trained = Trainer::from_config(engine, epl.config())?
         .with_settings(|trainer| {
-            trainer
-                .with_replace(settings.folder.replaces)
-                .with_keep_best(Some(Best::smallest("perplexity")))
+            trainer.with_replace(settings.folder.replaces).with_keep_best(Some(Best::smallest("perplexity")))
         })
         .with_stop(settings.stop.clone())
         .with_invariant("model", model)?

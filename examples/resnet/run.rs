@@ -27,12 +27,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &ResNetConfig, args: &Args, stop: &St
     }
 }
 
-fn train<C: ClassLayer>(
-    epl: &Epl,
-    built: LaidOutModel<ResNet<C>>,
-    task: &Task,
-    stop: &StopHandle,
-) -> Result<Ended> {
+fn train<C: ClassLayer>(epl: &Epl, built: LaidOutModel<ResNet<C>>, task: &Task, stop: &StopHandle) -> Result<Ended> {
     let (model, replicas) = (built.model().config().clone(), built.context().replicas());
     let optimizer = SgdConfig::new()
         .with_momentum(Some(MomentumConfig::new().with_dampening(0.0)))

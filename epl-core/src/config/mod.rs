@@ -53,8 +53,8 @@ mod table;
 
 pub use batch::Batch;
 pub use choice::{
-    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod, ResumeMode,
-    ScheduleKind, StateTier, TransportChoice, ZeroLevel,
+    AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
+    ResumeMode, ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 pub use environment::variable;
 pub use error::{ConfigError, Result};

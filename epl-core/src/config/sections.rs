@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::choice::{
     AmpLevel, CheckpointType, HalfDtype, LossScale, OffloadLevel, PipelineStrategy, RankOrder, ReduceMethod,
-    ScheduleKind, StateTier, TransportChoice, ZeroLevel,
+    ResumeMode, ScheduleKind, StateTier, TransportChoice, ZeroLevel,
 };
 use super::kind::ValueKind;
 use super::option::options;

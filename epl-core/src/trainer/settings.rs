@@ -165,7 +165,9 @@ impl TrainerConfig {
         }
         let resumes = self.resume || self.auto_resume;
         if self.out.is_none() && (self.save_every.is_some() || self.keep_best.is_some() || resumes) {
-            return refuse("saving or resuming, and no folder for it; set train.out = \"FOLDER\" (`with_out`)".to_string());
+            return refuse(
+                "saving or resuming, and no folder for it; set train.out = \"FOLDER\" (`with_out`)".to_string(),
+            );
         }
         if self.resume_restarted && self.launch.is_none() {
             return refuse("to resume what a launch has restarted, and no launch; set `launch`".to_string());

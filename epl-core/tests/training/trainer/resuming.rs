@@ -9,7 +9,7 @@ use epl_core::config::{Config, Layers};
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
 use epl_core::optim::{OptimizerConfig, ParamGroups};
 use epl_core::testing::{largest_error, run};
-use epl_core::trainer::{Best, Hook, Run, StepRecord};
+use epl_core::trainer::{Best, Hook, Run};
 use epl_core::{Engine, EngineSettings, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
@@ -112,14 +112,12 @@ fn the_options_say_where_a_run_lies_and_whether_it_goes_on() {
     let run = |said: &str| {
         let options = [format!("train.out={}", out.display())].into_iter().chain(said.split(' ').map(String::from));
         let options = Layers::new().command_line(options).unwrap().resolve().unwrap();
-        let mut all = launch(&options, |epl| {
+        let changes = std::sync::Mutex::new(Vec::new());
+        launch(&options, |epl| {
             let engine = Engine::new(epl.build(Net::new)?, &optimizer(), EngineSettings::from_config(epl.config()))?;
-            let mut changes = None;
-            let trained = Trainer::from_config(engine, epl.config())?.quiet().with_hook(Changes(&mut changes));
-            trained.fit(&data())?;
-            Ok(changes)
+            Trainer::from_config(engine, epl.config())?.quiet().with_hook(Changes(&changes)).fit(&data()).map(|_| ())
         })?;
-        Ok::<_, Error>(all.swap_remove(0).expect("it has begun"))
+        Ok::<_, Error>(changes.into_inner().unwrap())
     };
     let missing = message(run("train.steps=4 train.resume=latest"));
     assert!(missing.contains("no checkpoint is marked in latest"), "{missing}");
@@ -131,16 +129,6 @@ fn the_options_say_where_a_run_lies_and_whether_it_goes_on() {
     // Neither where it lies nor that it goes on is a change.
     assert_eq!(changes, ["`train.keep_last` 3, now 2", "`train.steps` 4, now 6"]);
     assert_eq!(lines(&out).len(), 6);
-}
-
-/// What a run says that has changed since its checkpoint.
-struct Changes<'a>(&'a mut Option<Vec<String>>);
-
-impl<M: Model> Hook<M> for Changes<'_> {
-    fn after_step(&mut self, run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
-        *self.0 = Some(run.changes().to_vec());
-        Ok(())
-    }
 }
 
 #[test]
