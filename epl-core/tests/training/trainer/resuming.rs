@@ -120,7 +120,7 @@ fn the_options_say_where_a_run_lies_and_whether_it_goes_on() {
         Ok::<_, Error>(changes.into_inner().unwrap())
     };
     let missing = message(run("train.steps=4 train.resume=latest"));
-    assert!(missing.contains("no checkpoint is marked in latest"), "{missing}");
+    assert!(missing.contains("no checkpoint is marked in `latest`"), "{missing}");
     run("train.steps=4 train.resume=auto train.save_every=1 train.keep_last=3").unwrap();
     assert_eq!(fs::read_dir(out.join("checkpoints")).unwrap().count(), 4, "three, and `latest`");
     let refused = message(run("train.steps=6"));
