@@ -15,7 +15,8 @@ fn plot(folder: &Path, arguments: &str) -> (Option<i32>, String) {
 fn runs_are_drawn_together_and_what_cannot_be_drawn_is_told() {
     let folder = tempfile::tempdir().expect("a folder for a moment");
     for (run, steps) in [("first", 9), ("second", 4)] {
-        let line = |step: u64| format!("{{\"step\":{step},\"loss\":{},\"terms\":{{\"error\":0.5}}}}\n", 1.0 / step as f64);
+        let line =
+            |step: u64| format!("{{\"step\":{step},\"loss\":{},\"terms\":{{\"error\":0.5}}}}\n", 1.0 / step as f64);
         fs::create_dir(folder.path().join(run)).expect("a folder");
         let log = (1..=steps).map(line).collect::<String>();
         fs::write(folder.path().join(run).join("metrics.jsonl"), log).expect("a log");

@@ -184,7 +184,8 @@ mod tests {
         for (counted, begin) in of("memory (bytes)", None).iter().zip(&begins) {
             assert!((counted[0] - begin - 3.0).abs() < 1e-6, "a counter goes with its rank: {counted:?}");
         }
-        let counted: Vec<&Value> = events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]).collect();
+        let counted: Vec<&Value> =
+            events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]).collect();
         assert_eq!(counted, [0, 1, 2].map(|rank| json!({ "buffers": rank })).iter().collect::<Vec<_>>());
         assert_eq!(events.len(), 5 + 5 + 6);
     }

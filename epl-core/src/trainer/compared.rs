@@ -50,7 +50,10 @@ fn line(values: &BTreeMap<u64, f64>) -> CurveLine {
 fn logged(run: &Path, key: &str) -> Result<BTreeMap<u64, f64>> {
     let file = if run.is_dir() { run.join(LOG) } else { run.to_path_buf() };
     if !file.is_file() {
-        return Err(Error::file(&file, format!("there is no such log; give the folder of a run, in which it is {LOG}")));
+        return Err(Error::file(
+            &file,
+            format!("there is no such log; give the folder of a run, in which it is {LOG}"),
+        ));
     }
     let (mut values, mut known) = (BTreeMap::new(), BTreeSet::new());
     for line in json_lines::read(&file)? {
@@ -147,7 +150,11 @@ mod tests {
         let losses = [(1, 9.0), (2, 8.0), (3, 7.0), (4, 6.0), (3, 5.0)];
         let run = run(folder.path(), "resumed", &losses);
         let expected = BTreeMap::from([(1, 9.0), (2, 8.0), (3, 5.0)]);
-        assert_eq!(logged(&run, "loss").unwrap(), expected, "of a step that is there twice the later; none of those behind it");
+        assert_eq!(
+            logged(&run, "loss").unwrap(),
+            expected,
+            "of a step that is there twice the later; none of those behind it"
+        );
         assert_eq!(logged(&run.join(LOG), "loss").unwrap(), expected, "by its file");
     }
 
@@ -173,7 +180,10 @@ mod tests {
         for key in ["bubble", "step", "los"] {
             let error = logged(folder.path(), key).unwrap_err().to_string();
             assert!(error.contains(&format!("has no number called {key:?}; it has ")), "{error}");
-            assert!(error.contains("grad_norm, loss, lr, metrics/tokens_per_expert/0, ") && !error.contains("step,"), "{error}");
+            assert!(
+                error.contains("grad_norm, loss, lr, metrics/tokens_per_expert/0, ") && !error.contains("step,"),
+                "{error}"
+            );
         }
     }
 

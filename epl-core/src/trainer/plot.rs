@@ -177,7 +177,8 @@ mod tests {
     #[test]
     fn every_line_has_a_color_of_its_own() {
         let colors: Vec<(u8, u8, u8)> = (0..40).map(|place| color(place).rgb()).collect();
-        let apart = |a: &(u8, u8, u8), b: &(u8, u8, u8)| a.0.abs_diff(b.0).max(a.1.abs_diff(b.1)).max(a.2.abs_diff(b.2));
+        let apart =
+            |a: &(u8, u8, u8), b: &(u8, u8, u8)| a.0.abs_diff(b.0).max(a.1.abs_diff(b.1)).max(a.2.abs_diff(b.2));
         for (place, one) in colors.iter().enumerate() {
             assert!(colors[..place].iter().all(|other| apart(one, other) >= 4), "{place}: {colors:?}");
         }

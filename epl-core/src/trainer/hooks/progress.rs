@@ -60,7 +60,18 @@ impl Progress {
 
     fn with(view: ProgressView) -> Self {
         let (begun, ranks) = (Instant::now(), 1);
-        Self { view, begun, done: 0, steps: 0, speed: 0.0, expected: None, flops: None, ranks, peak: None, memory: None }
+        Self {
+            view,
+            begun,
+            done: 0,
+            steps: 0,
+            speed: 0.0,
+            expected: None,
+            flops: None,
+            ranks,
+            peak: None,
+            memory: None,
+        }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
