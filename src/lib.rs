@@ -93,6 +93,7 @@ mod pages {
         Learner: "learner.md",
         MixedPrecision: "strategies/mixed-precision.md",
         Evaluating: "evaluating.md",
-        HuggingFace: "huggingface.md"
+        HuggingFace: "huggingface.md",
+        Seeing: "seeing.md"
     }
 }

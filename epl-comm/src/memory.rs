@@ -53,6 +53,17 @@ impl ThreadMemory {
         OF_THREAD.set(OF_THREAD.get().map(|Self { live, .. }| Self { live, most: live }));
     }
 
+    /// Runs `f`, and tells how many bytes more this thread has behind it than before, or fewer, and at most in between; none
+    /// where nothing counts. What [`most`](Self::most) says of the thread goes on as if nobody had asked.
+    pub fn of<T>(f: impl FnOnce() -> T) -> (T, Option<Self>) {
+        let before = Self::now();
+        Self::look_anew();
+        let value = f();
+        let Some((before, after)) = before.zip(Self::now()) else { return (value, None) };
+        OF_THREAD.set(Some(Self { live: after.live, most: before.most.max(after.most) }));
+        (value, Some(Self { live: after.live - before.live, most: after.most - before.live }))
+    }
+
     fn add(bytes: i64) {
         let Self { live, most } = OF_THREAD.get().unwrap_or(Self { live: 0, most: 0 });
         let live = live + bytes;
@@ -113,5 +124,30 @@ unsafe impl GlobalAlloc for CountingAllocator {
         self.add(-(layout.size() as i64));
         // SAFETY: the caller keeps the contract of `dealloc`, and `pointer` came from `System`.
         unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_part_takes_is_told_and_the_whole_still_knows_its_most() {
+        assert_eq!(ThreadMemory::of(|| 3), (3, None), "nobody counts");
+        let add = ThreadMemory::add;
+        add(100);
+        add(-60);
+        let (inner, outer) = ThreadMemory::of(|| {
+            add(30);
+            let inner = ThreadMemory::of(|| {
+                add(9);
+                add(-14);
+            });
+            add(-1);
+            inner.1
+        });
+        assert_eq!(inner, Some(ThreadMemory { live: -5, most: 9 }));
+        assert_eq!(outer, Some(ThreadMemory { live: 24, most: 39 }));
+        assert_eq!(ThreadMemory::now(), Some(ThreadMemory { live: 64, most: 100 }));
     }
 }

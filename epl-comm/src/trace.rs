@@ -1,4 +1,4 @@
-//! A record of who did what when.
+//! A record of who did what when, and of how much there was of something.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,6 +61,13 @@ pub enum EventKind {
     Mark(String),
     /// What the program said that it does.
     Span(String),
+    /// How much there is of something from now on, told by the program.
+    Counter {
+        /// Of what, and in which unit.
+        name: String,
+        /// By kinds, whose sum is all of it.
+        amounts: Vec<(String, u64)>,
+    },
 }
 
 /// Something that a rank does, until this is dropped.
@@ -109,6 +116,12 @@ impl Trace {
     pub fn mark(&self, rank: Rank, what: &str) {
         let now = Instant::now();
         self.push(Event { rank, kind: EventKind::Mark(what.to_string()), begin: now, end: now });
+    }
+
+    /// Records how much there is of something at `rank` from now on, by kinds.
+    pub fn count(&self, rank: Rank, name: &str, amounts: Vec<(String, u64)>) {
+        let now = Instant::now();
+        self.push(Event { rank, kind: EventKind::Counter { name: name.to_string(), amounts }, begin: now, end: now });
     }
 
     /// What was recorded so far, in the order in which it ended.

@@ -124,6 +124,11 @@ impl AwayGradients {
         Ok(store)
     }
 
+    /// Where they lie, whether there are any or not.
+    pub fn arrays(&self) -> impl Iterator<Item = &FlatArray> {
+        self.arrays.iter()
+    }
+
     /// Those of a unit, if it has any.
     pub fn array(&self, unit: usize) -> Option<&FlatArray> {
         self.filled[unit].then(|| &self.arrays[unit])

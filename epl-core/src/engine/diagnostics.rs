@@ -1,14 +1,24 @@
 //! What a step tells beside its report: bytes, a trace, waiting, what segments cost.
 
+use std::cell::Cell;
+
+use burn::tensor::Device;
+use epl_comm::ThreadMemory;
+
 use super::flops::SegmentFlops;
-use super::meter::Meters;
+use super::meter::{KeptBytes, Lease, Meters};
 use crate::model::context::Context;
+use crate::offload::is_host;
 use crate::plan::{Plan, TraceWindow};
 use crate::probe::Profile;
 
 /// What an engine notes of its steps. Nothing of it is in a checkpoint.
 pub(super) struct Diagnostics {
     pub meters: Meters,
+    /// Whether the bytes of activations can be measured: the allocator counts, and the device's memory is the host's.
+    pub measures_activations: bool,
+    /// What stays from step to step, and after how many steps it was counted.
+    pub kept: Cell<Option<(u64, KeptBytes)>>,
     /// The steps that are traced, and how many were made by this engine.
     trace: (Option<TraceWindow>, u64),
     /// Whether batches of [`Engine::train_batch`](super::Engine::train_batch) were compared by their values.
@@ -23,13 +33,46 @@ pub(super) struct Diagnostics {
 
 impl Diagnostics {
     /// Those of an engine that traces some of its steps, or all that happens.
-    pub fn new(plan: &Plan, context: &Context) -> Self {
+    pub fn new(plan: &Plan, context: &Context, device: &Device) -> Self {
         let window = plan.settings.trace;
         if window.is_some() {
             context.switch_trace(false);
         }
-        let (meters, trace, flops) = (Meters::default(), (window, 0), SegmentFlops::new(plan));
-        Self { meters, trace, has_compared: false, bubble: None, profiled: None, chosen_for: 0, flops }
+        Self {
+            meters: Meters::default(),
+            measures_activations: ThreadMemory::now().is_some() && is_host(device),
+            kept: Cell::new(None),
+            trace: (window, 0),
+            has_compared: false,
+            bubble: None,
+            profiled: None,
+            chosen_for: 0,
+            flops: SegmentFlops::new(plan),
+        }
+    }
+
+    /// Runs a part of a forward, and counts what it leaves for its backward until the lease is dropped; none where that cannot be
+    /// measured.
+    pub fn leaving<T>(&self, f: impl FnOnce() -> T) -> (T, Option<Lease>) {
+        if !self.measures_activations {
+            return (f(), None);
+        }
+        let (value, change) = ThreadMemory::of(f);
+        let lease = change.map(|change| {
+            self.meters.reach(change.most);
+            self.meters.activations.lease_change(change.live)
+        });
+        (value, lease)
+    }
+
+    /// Runs a backward, of which what it needs for a moment counts in the peak.
+    pub fn needing<T>(&self, f: impl FnOnce() -> T) -> T {
+        if !self.measures_activations {
+            return f();
+        }
+        let (value, change) = ThreadMemory::of(f);
+        change.into_iter().for_each(|change| self.meters.reach(change.most));
+        value
     }
 
     /// Switches the trace on for the steps that are to be traced, and off after them: another step begins.

@@ -1,12 +1,28 @@
 //! How many bytes of each kind a rank holds.
+//!
+//! ```text
+//! counted    parameters, optimizer state, and what lies away from the device: what stays from step to step
+//! leased     gradients, gathered parameters, buckets on their way: tensor by tensor, while they are there
+//! measured   what a segment's forward leaves for its backward, by the allocator: until that backward is over
+//! ```
 
 use std::fmt;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
+use super::meter::KeptBytes;
 use super::rank::Engine;
+use super::state::ModelState;
+use crate::memory::{MemoryKind, Tier};
 use crate::model::segment::Model;
+use crate::offload::is_host;
+use crate::plan::Plan;
+
+/// What a trace calls it.
+const COUNTER: &str = "memory (bytes)";
+/// An optimizer has all of its state of a parameter behind the parameter's second step.
+const STEPS_TO_STATE: u64 = 2;
 
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +41,91 @@ pub struct MemoryUsage {
     pub files: u64,
 }
 
+/// The most bytes that one rank held at once, of all kinds together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeakMemory {
+    /// On its device; of one with memory of its own, what its allocator has reserved.
+    pub device: u64,
+    /// Moved to host memory.
+    pub host: u64,
+    /// Moved to files.
+    pub files: u64,
+}
+
+impl<M: Model> ModelState<M> {
+    fn kept(&self, plan: &Plan) -> KeptBytes {
+        let mut kept = KeptBytes::default();
+        kept.parameters[Tier::Device as usize] = of_module(self.params.model()) + self.params.flat_bytes();
+        self.params.away().for_each(|array| kept.parameters[array.tier() as usize] += array.bytes());
+        if let Some(away) = &self.away {
+            away.borrow().arrays().for_each(|array| kept.gradients[array.tier() as usize] += array.bytes());
+        }
+        // Where it is not updated in one pass there, Burn's optimizer has it on tensors there.
+        kept.optimizer_state[plan.tiers.state as usize] = self.optimizer.bytes();
+        let states = self.one_pass.iter().flat_map(|one_pass| &one_pass.states);
+        states.for_each(|state| kept.optimizer_state[state.tier() as usize] += state.bytes());
+        kept
+    }
+}
+
 impl<M: Model> Engine<M> {
+    /// The most bytes that this rank held at once since this was last asked, as they are measured; none where nobody measures.
+    ///
+    /// Where the device's memory is the host's, and the program's allocator is a
+    /// [`CountingAllocator`](epl_comm::CountingAllocator): parameters, gradients, optimizer state, activations, buckets, and what
+    /// segments need for a moment; not batches, nor what a process needs once. What collectives inside layers give lies in
+    /// memory that is used again, and counts where it is new. A device with memory of its own says what its allocator has
+    /// reserved, for all ranks on it.
+    pub fn take_peak_memory(&self) -> Option<PeakMemory> {
+        let ledger = &self.state.params.storage().ledger;
+        let device = match is_host(&self.device) {
+            true if !self.diagnostics.measures_activations => return None,
+            true => {
+                let kept = self.kept();
+                let kept = [kept.parameters, kept.optimizer_state].map(|tiers| tiers[Tier::Device as usize]);
+                kept.iter().sum::<u64>() + self.diagnostics.meters.take_most()
+            }
+            false => self.device.memory_pool_usage()?.bytes_reserved,
+        };
+        Some(PeakMemory { device, host: ledger.host().now, files: ledger.files().now })
+    }
+
+    /// Says in the trace, if there is one that is switched on, how many bytes this rank holds now, by kind.
+    pub(super) fn count_memory(&self) {
+        self.context.count(COUNTER, || self.held_by_kind());
+    }
+
+    fn held_by_kind(&self) -> Vec<(String, u64)> {
+        let (kept, meters, tiers) = (self.kept(), &self.diagnostics.meters, self.plan.tiers);
+        let (device, buffers) = (Tier::Device as usize, meters.parameters.now() + meters.buckets.now());
+        let activations = self.diagnostics.measures_activations.then(|| meters.activations.now());
+        let on_device = [
+            (MemoryKind::Parameters, Some(kept.parameters[device])),
+            (MemoryKind::Gradients, Some(meters.gradients.now())),
+            (MemoryKind::OptimizerState, Some(kept.optimizer_state[device])),
+            (MemoryKind::Activations, activations),
+            (MemoryKind::Buffers, Some(buffers)),
+        ];
+        let on_device = on_device.into_iter().filter_map(|(kind, bytes)| Some((kind.to_string(), bytes?)));
+        let away = [
+            (MemoryKind::Parameters, tiers.parameters, kept.parameters),
+            (MemoryKind::Gradients, tiers.gradients, kept.gradients),
+            (MemoryKind::OptimizerState, tiers.state, kept.optimizer_state),
+        ];
+        let away = away.into_iter().filter(|(_, tier, _)| *tier != Tier::Device);
+        on_device.chain(away.map(|(kind, tier, bytes)| (format!("{kind} ({tier})"), bytes[tier as usize]))).collect()
+    }
+
+    /// What stays from step to step: counted when it is asked for, and again where the optimizer may have more by now. To count
+    /// what Burn's optimizers keep, where they do not update in one pass, is to copy it.
+    fn kept(&self) -> KeptBytes {
+        let steps = self.state.steps.min(STEPS_TO_STATE);
+        let counted = self.diagnostics.kept.get().filter(|(after, _)| *after == steps);
+        let (_, kept) = counted.unwrap_or_else(|| (steps, self.state.kept(&self.plan)));
+        self.diagnostics.kept.set(Some((steps, kept)));
+        kept
+    }
+
     /// The bytes that this rank holds.
     pub fn memory_usage(&self) -> MemoryUsage {
         let ledger = &self.state.params.storage().ledger;

@@ -4,7 +4,7 @@
 //! - `rank`: the engine; `accumulated`: what a step has before its update.
 //! - `state`: what a step changes; what it runs on; `diagnostics`: what it tells beside its report.
 //! - `communicators`: the groups over which ranks reduce, gather and send.
-//! - `meter`, `held`: how many bytes of each kind a rank holds.
+//! - `meter`, `memory_usage`: how many bytes of each kind a rank holds, now, at most, and in a trace.
 //! - `weights`: the global divisors.
 //! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
@@ -81,7 +81,7 @@ pub use crate::plan::{Compression, EngineSettings, TraceWindow};
 pub use accumulated::Accumulated;
 pub(crate) use batches::Given;
 pub use decoding::Decoding;
-pub use memory_usage::MemoryUsage;
+pub use memory_usage::{MemoryUsage, PeakMemory};
 pub use micro_batch::MicroBatch;
 pub use rank::Engine;
 pub use report::{EvalReport, StepReport};

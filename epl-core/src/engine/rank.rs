@@ -73,7 +73,7 @@ impl<M: Model> Engine<M> {
         // What is collective comes first: the rest may fail on one rank.
         let communicators = Communicators::new(&plan, &context)?;
         let state = ModelState::new(params, &plan, optimizer)?;
-        let diagnostics = Diagnostics::new(&plan, &context);
+        let diagnostics = Diagnostics::new(&plan, &context, &device);
         let draws = Draws::of(&plan);
         Ok(Self { plan, context, device, communicators, state, diagnostics, draws, is_trial: false })
     }

@@ -49,13 +49,15 @@ pub(crate) struct Reducer<'a> {
     gathers: bool,
     /// The bucket that starts next.
     next: usize,
-    started: BTreeMap<usize, Started>,
+    started: BTreeMap<usize, (Started, Lease)>,
     reduced: GradientStore,
     /// This rank's shards of buckets, of the micro-batches so far.
     shards: BTreeMap<usize, (Tensor<1>, Lease)>,
     /// Where gradients lie away from the device.
     away: Option<RefMut<'a, AwayGradients>>,
     meter: Meter,
+    /// Of what is on its way.
+    sent: Meter,
     /// Of the parameters that were reduced, by the numbers of their records: those that had a gradient in a micro-batch, and those
     /// that had none in some.
     had: BTreeSet<usize>,
@@ -105,6 +107,7 @@ impl<'a> Reducer<'a> {
             shards: BTreeMap::new(),
             away,
             meter: diagnostics.meters.gradients.clone(),
+            sent: diagnostics.meters.buckets.clone(),
             had: BTreeSet::new(),
             lacked: BTreeSet::new(),
         }
@@ -206,7 +209,7 @@ impl<'a> Reducer<'a> {
 
     /// Waits for a bucket that was started.
     fn settle(&mut self, index: usize) -> Result<()> {
-        let Some(started) = self.started.remove(&index) else { return Ok(()) };
+        let Some((started, lease)) = self.started.remove(&index) else { return Ok(()) };
         let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.communicators.compression);
         let is_shard = matches!(started, Started::Shard(_));
         let sum = {
@@ -218,6 +221,8 @@ impl<'a> Reducer<'a> {
                 Started::SparseRows(rows) => rows.wait()?,
             }
         };
+        // It counts as what it is kept as.
+        drop(lease);
         if is_shard { self.add_shard(index, sum) } else { self.keep(index, sum, false) }
     }
 
@@ -304,37 +309,43 @@ impl<'a> Reducer<'a> {
         Ok(decode(self.communicators.compression, holders.all_reduce(sent, ReduceOp::Sum)?, dtype))
     }
 
-    fn start(&self, index: usize, flat: Tensor<1>) -> Result<Started> {
+    /// Starts a bucket, which is counted while it is on its way.
+    fn start(&self, index: usize, flat: Tensor<1>) -> Result<(Started, Lease)> {
         let bucket = &self.plan.params.buckets[index];
         if self.communicators.pool(bucket.axis).ranks() == 1 {
-            return Ok(Started::Alone(flat));
+            let lease = self.sent.lease(bytes(&flat));
+            return Ok((Started::Alone(flat), lease));
         }
         if bucket.sparse
-            && let Some(rows) = self.start_rows(index, flat.clone())?
+            && let Some((rows, sent)) = self.start_rows(index, flat.clone())?
         {
-            return Ok(Started::SparseRows(rows));
+            return Ok((Started::SparseRows(rows), self.sent.lease(sent)));
         }
         self.context.mark(|| format!("start bucket {index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
         let sent = encode(self.communicators.compression, flat);
-        Ok(match bucket.residency.scatters {
+        let lease = self.sent.lease(bytes(&sent));
+        let started = match bucket.residency.scatters {
             true => Started::Shard(communicator.start_reduce_scatter_uneven(sent, 0, &bucket.shards, ReduceOp::Sum)?),
             false => Started::Whole(communicator.start_all_reduce(sent, ReduceOp::Sum)?),
-        })
+        };
+        Ok((started, lease))
     }
 
-    /// The rows that are not zero, where they are fewer bytes than the whole; none otherwise.
-    fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<SparseSum>> {
+    /// The rows that are not zero, where they are fewer bytes than the whole, and the bytes of those of all ranks; none otherwise.
+    fn start_rows(&self, index: usize, flat: Tensor<1>) -> Result<Option<(SparseSum, u64)>> {
         let bucket = &self.plan.params.buckets[index];
         let record = &self.plan.params.records[bucket.members[0]];
         let (rows, shape) = (SparseRows::of(record, flat, self.context), record.shape());
         let counts = rows.counts(self.context.axis(bucket.axis))?;
-        if !sparse::is_smaller(&counts, shape[0], shape[1] * self.sent_size(bucket.dtype)) {
+        let row_bytes = shape[1] * self.sent_size(bucket.dtype);
+        if !sparse::is_smaller(&counts, shape[0], row_bytes) {
             return Ok(None);
         }
+        let sent = counts.iter().sum::<usize>() * (row_bytes + size_of::<i64>());
         self.context.mark(|| format!("start rows of bucket {index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
-        rows.start(communicator, &counts, self.communicators.compression).map(Some)
+        Ok(Some((rows.start(communicator, &counts, self.communicators.compression)?, sent as u64)))
     }
 
     /// The bytes of a gradient's element on its way.

@@ -18,12 +18,14 @@ use epl_comm::{OperationPhase, Recording, ReduceOp, timed};
 
 use super::accumulated::Accumulated;
 use super::batches::Given;
+use super::diagnostics::Diagnostics;
 use super::explained::explained;
 use super::flops;
 use super::gradients::{Found, GradientStore};
 use super::idle::Work;
 use super::links::StageLinks;
 use super::local_clip::LocalClip;
+use super::meter::Lease;
 use super::micro_batch::MicroBatch;
 use super::norm::Squares;
 use super::parameters::{Parameters, Seen};
@@ -42,6 +44,7 @@ use crate::model::precision::{widen, widen_carry};
 use crate::model::segment::Model;
 use crate::plan::Plan;
 use crate::plan::batch_views::BatchViews;
+use crate::probe::measure::bytes;
 use crate::schedule::{Action, ActionKind};
 use crate::simulate::pieces::{Look, looks, segments};
 
@@ -59,6 +62,8 @@ pub(super) struct StepRun<'a, M: Model> {
     parameters: Parameters<'a, M>,
     /// What has gone forward and not yet backward, by micro-batch and chunk.
     in_flight: HashMap<(usize, usize), Flight<'a, M>>,
+    /// The bytes that are kept for the backward of a micro-batch through a segment, where they are measured.
+    kept: HashMap<(usize, usize), Vec<Lease>>,
     /// How often each segment has gone backward.
     backwards: Vec<usize>,
     links: StageLinks<'a>,
@@ -100,6 +105,8 @@ impl<'a, M: Model> StepRun<'a, M> {
         mut given: Given,
         statistics: StepStatistics,
     ) -> Result<Self> {
+        // Before gradients that lie away from the device are taken for the step.
+        engine.count_memory();
         let mut links = engine.links(&engine.device);
         links.expect(0, micro_batches)?;
         let (own_weights, weights) =
@@ -116,6 +123,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             actions,
             parameters: Parameters::new(engine, engine.model(), looks),
             in_flight: HashMap::new(),
+            kept: HashMap::new(),
             backwards: vec![0; engine.plan.segments.len()],
             links,
             store: GradientStore::new(&engine.diagnostics.meters.gradients),
@@ -144,6 +152,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let clip = LocalClip::new(plan, context, scale);
         let reduce = || self.reducer.finish(self.store, clip);
         let Reduced { store, own_norm, without } = timed("reduction", OperationPhase::Update, reduce)?;
+        self.engine.count_memory();
         self.links.finish()?;
         self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
@@ -180,6 +189,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             engine.context.open_nan_causes();
         }
         let segments = segments(&engine.plan, &action);
+        self.keep_carry((number, segments.start), entrance.as_ref(), 1);
         let batch = BatchViews::new(engine.model(), &engine.plan, engine.plan.half, &micro_batch.batch);
         let (again, mut pass) = (self.again, self.pass(number));
         let forward = || Tape::forward(again, &batch, segments.clone(), entrance, &mut pass);
@@ -190,6 +200,7 @@ impl<'a, M: Model> StepRun<'a, M> {
                 explained(engine, &segments, &micro_batch.batch, || self.end(number, model, exit, batch.of_loss()))?
             }
             false => {
+                self.keep_carry((number, segments.end - 1), Some(&exit), -1);
                 self.links.send_carry(number, after, exit)?;
                 End::Exit
             }
@@ -206,9 +217,12 @@ impl<'a, M: Model> StepRun<'a, M> {
         let loss = || model.loss(widen_carry(exit), batch);
         let context = &self.engine.context;
         let loss = || context.with_flops(loss);
-        let (mut loss, told) = self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let loss = || self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let ((mut loss, told), kept) = self.engine.diagnostics.leaving(loss);
+        let segment = self.engine.plan.segments.len() - 1;
+        self.keep((number, segment), kept);
         let (last, rows) = core::mem::take(&mut self.last_told);
-        self.count(number, self.engine.plan.segments.len() - 1, last.and(told), rows);
+        self.count(number, segment, last.and(told), rows);
         let causes = self.engine.context.take_nan_causes();
         loss.check(&own, micro_batch.empty)?;
         let scale = |name: &str, coefficient: f64, to_sum: f64| match micro_batch.empty {
@@ -288,17 +302,41 @@ impl<'a, M: Model> StepRun<'a, M> {
         RunPass { run: self, number, what: FORWARD }
     }
 
-    /// Takes what the backward of a segment left, and starts the buckets that it completes.
-    fn take_gradients(&mut self, segment: usize, model: Seen<'_, M>, found: Option<Found>) -> Result<()> {
+    /// Counts what a part of the forward of a micro-batch through a segment has left, until it has gone backward.
+    fn keep(&mut self, part: (usize, usize), kept: Option<Lease>) {
+        if let Some(kept) = kept {
+            self.kept.entry(part).or_default().push(kept);
+        }
+        self.engine.count_memory();
+    }
+
+    /// Counts a carry that came from another stage, or no more one that goes there.
+    fn keep_carry(&mut self, part: (usize, usize), carry: Option<&M::Carry>, sign: i64) {
+        let Diagnostics { meters, measures_activations, .. } = &self.engine.diagnostics;
+        let carry = carry.filter(|_| *measures_activations);
+        let lease = |carry: &M::Carry| meters.activations.lease_change(sign * bytes(carry) as i64);
+        self.keep(part, carry.map(lease));
+    }
+
+    /// Takes what the backward of a micro-batch through a segment left, and starts the buckets that it completes.
+    fn take_gradients(
+        &mut self,
+        (number, segment): (usize, usize),
+        model: Seen<'_, M>,
+        found: Option<Found>,
+    ) -> Result<()> {
         let plan = &self.engine.plan;
         if let Some(found) = found {
             self.store.collect(&*model, &plan.params.records, segment, found)?;
         }
         // What was gathered for the segment is freed before its gradients are put together.
         self.parameters.release(model);
+        self.kept.remove(&(number, segment));
         self.backwards[segment] += 1;
         let is_last = self.backwards[segment] == self.micro_batches.len();
-        self.reducer.after_backward(segment, is_last, &mut self.store)
+        self.reducer.after_backward(segment, is_last, &mut self.store)?;
+        self.engine.count_memory();
+        Ok(())
     }
 }
 
@@ -341,10 +379,15 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         let (engine, number) = (self.run.engine, self.number);
         let _span = engine.enter(segment, self.what, number);
         let part = ForwardPart::Segment(segment);
+        let diagnostics = &engine.diagnostics;
         if self.what != FORWARD {
-            return engine.first_repeatable(part, number, f);
+            let (exit, kept) = diagnostics.leaving(|| engine.first_repeatable(part, number, f));
+            self.run.keep((number, segment), kept);
+            return exit;
         }
-        let (exit, told) = engine.first_repeatable(part, number, || engine.context.with_flops(f));
+        let forward = || engine.first_repeatable(part, number, || engine.context.with_flops(f));
+        let ((exit, told), kept) = diagnostics.leaving(forward);
+        self.run.keep((number, segment), kept);
         match segment + 1 == engine.plan.segments.len() {
             true => self.run.last_told = (told, flops::rows(&exit)),
             false => self.run.count(number, segment, told, flops::rows(&exit)),
@@ -368,12 +411,13 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
     fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T> {
         self.run.reducer.make_room(segment)?;
         self.run.parameters.ahead()?;
-        let number = self.number;
-        let _span = self.run.engine.context.span(|| format!("backward {number} segment {segment}"));
-        Ok(f())
+        let (engine, number) = (self.run.engine, self.number);
+        engine.count_memory();
+        let _span = engine.context.span(|| format!("backward {number} segment {segment}"));
+        Ok(engine.diagnostics.needing(f))
     }
 
     fn gradients(&mut self, segment: usize, model: Seen<'a, M>, found: Option<Found>) -> Result<()> {
-        self.run.take_gradients(segment, model, found)
+        self.run.take_gradients((self.number, segment), model, found)
     }
 }

@@ -103,6 +103,7 @@ impl<M: Model> Engine<M> {
         }
         timed("update", OperationPhase::Update, || state.update(setup, store, Update { rate, factor }))?;
         self.state.steps += 1;
+        self.count_memory();
         self.diagnostics.bubble = bubble;
         // A step that is skipped loads no kernel of the update. Stages may load some between a send and a receive at any time.
         if self.plan.stages.count() == 1 && !self.is_trial {

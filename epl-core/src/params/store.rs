@@ -181,6 +181,14 @@ impl<M: Module> ParamStore<M> {
         self.flats.iter().map(FlatParam::device_bytes).sum()
     }
 
+    /// What lies away from the device.
+    pub fn away(&self) -> impl Iterator<Item = &FlatArray> {
+        self.flats.iter().filter_map(|flat| match flat {
+            FlatParam::Device(_) => None,
+            FlatParam::Away(array) => Some(array),
+        })
+    }
+
     /// The whole model, and the means to keep its parameters elsewhere again. Collective.
     pub fn into_whole(mut self, table: &ParamTable, context: &Context, device: &Device) -> Result<(M, StateStorage)> {
         let model = self.model.take().expect("the model is only away while it is changed");

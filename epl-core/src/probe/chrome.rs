@@ -4,6 +4,7 @@
 //! rank 0 (data 0, pipeline 0)          a process
 //!   rank     ▮forward 0▮▮backward 0▮   a thread: what the rank itself does
 //!   data       ▮all_reduce▮            a thread a group: its collectives, also those that go on by themselves
+//!   memory     ▁▃▅▅▃▁                  a counter: how much there was of something, one kind upon the other
 //! ```
 //!
 //! The format is described in Google's *Trace Event Format*; times are in microseconds from the first event.
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use epl_comm::{Event, EventKind, Rank, Trace};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::checkpoint::durable::replace;
 use crate::error::{Error, Result};
@@ -82,6 +83,11 @@ fn entry(event: &Event, begin: Instant, groups: &mut GroupThreads) -> Value {
             let category = what.split(' ').next().unwrap_or_default();
             json!({ "ph": "X", "name": what, "cat": category, "ts": at, "dur": lasts, "pid": rank, "tid": RANK })
         }
+        EventKind::Counter { name, amounts } => {
+            let amounts = amounts.iter().map(|(kind, amount)| (kind.clone(), (*amount).into()));
+            let amounts: Map<String, Value> = amounts.collect();
+            json!({ "ph": "C", "name": name, "cat": "counter", "ts": at, "pid": rank, "tid": RANK, "args": amounts })
+        }
         EventKind::Collective { group, sequence, operation, dtype, shape } => {
             let elements: usize = shape.iter().product();
             let thread = groups.thread(rank, group);
@@ -115,6 +121,7 @@ mod tests {
             let span = trace.span(rank, || "forward 0 segment 1".into());
             trace.name(rank, format!("stage {}", rank.0));
             trace.mark(rank, "start bucket 0");
+            trace.count(rank, "memory (bytes)", vec![("parameters".into(), 40), ("gradients".into(), rank.0 as u64)]);
             group.all_reduce(Tensor::<1>::ones([3], &Device::flex()), ReduceOp::Sum)?;
             sleep(Duration::from_millis(1));
             drop(span);
@@ -140,6 +147,9 @@ mod tests {
                 (|event: &Value| event["ts"].as_f64().unwrap(), |event: &Value| event["dur"].as_f64().unwrap());
             assert!(ts(span) <= ts(sum) && ts(sum) + dur(sum) <= ts(span) + dur(span));
             assert_eq!(of(rank, "i", "start bucket 0").len(), 1);
+            let counted = of(rank, "C", "memory (bytes)")[0];
+            assert_eq!(counted["args"], json!({ "parameters": 40, "gradients": rank }));
+            assert!((ts(span)..=ts(span) + dur(span)).contains(&ts(counted)));
             let names: Vec<&Value> = of(rank, "M", "thread_name").iter().map(|name| &name["args"]["name"]).collect();
             assert_eq!(names, [&json!("rank"), &json!("world")]);
             let process = &of(rank, "M", "process_name")[0]["args"]["name"];

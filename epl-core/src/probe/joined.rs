@@ -135,6 +135,8 @@ mod tests {
         };
         let mut events: Vec<Value> = calls.iter().map(call).collect();
         events.push(json!({ "ph": "X", "name": "forward 0", "ts": 10.0 + ahead, "dur": 3.0, "pid": rank, "tid": 0 }));
+        events.push(json!({ "ph": "C", "name": "memory (bytes)", "ts": 13.0 + ahead, "pid": rank, "tid": 0,
+            "args": { "buffers": rank } }));
         events.push(json!({ "ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": { "name": "rank" } }));
         json!({ "traceEvents": events })
     }
@@ -164,7 +166,7 @@ mod tests {
             let is = |event: &&Value| event["name"] == name && call.is_none_or(|call| event["args"]["call"] == call);
             let times = |event: &Value| {
                 let begin = event["ts"].as_f64().unwrap();
-                [begin, begin + event["dur"].as_f64().unwrap()]
+                [begin, begin + event["dur"].as_f64().unwrap_or(0.0)]
             };
             events.iter().filter(is).map(times).collect()
         };
@@ -179,7 +181,13 @@ mod tests {
         let begins: Vec<f64> = of("forward 0", None).iter().map(|[begin, _]| *begin).collect();
         assert!(begins.iter().all(|begin| (begin - begins[0]).abs() < 2.0), "{begins:?}");
         assert!(begins.iter().all(|begin| *begin >= 0.0) && begins.contains(&0.0), "{begins:?}");
-        assert_eq!(events.len(), 4 + 4 + 5);
+        for (counted, begin) in of("memory (bytes)", None).iter().zip(&begins) {
+            assert!((counted[0] - begin - 3.0).abs() < 1e-6, "a counter goes with its rank: {counted:?}");
+        }
+        let counted: Vec<&Value> =
+            events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]).collect();
+        assert_eq!(counted, [0, 1, 2].map(|rank| json!({ "buffers": rank })).iter().collect::<Vec<_>>());
+        assert_eq!(events.len(), 5 + 5 + 6);
     }
 
     #[test]

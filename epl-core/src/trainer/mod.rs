@@ -17,6 +17,7 @@
 //! - `interruption`: what a signal does to a run that was told nothing of signals.
 //! - [`record`]: what a run tells: of a step, of an evaluation, of its end.
 //! - `json_lines`: files that outlive a crash.
+//! - `plot`: lines over steps, as a picture; `compared`: those of several runs.
 //! - [`lock`]: one run at a time in a folder.
 //! - [`launch_mark`]: which launch a run's folder belongs to.
 //! - [`checkpoint`]: the checkpoints of a run.
@@ -32,6 +33,8 @@ pub mod stop;
 mod interruption;
 pub mod record;
 pub(crate) mod json_lines;
+mod plot;
+mod compared;
 pub mod lock;
 pub mod launch_mark;
 pub mod checkpoint;
@@ -42,6 +45,7 @@ mod cycle;
 pub mod fit;
 
 pub use checkpoint::{CheckpointId, Checkpoints, FailedSave, RunState, fingerprint};
+pub use compared::plot_runs;
 pub use fit::{Trained, Trainer};
 pub use hook::Hook;
 pub use hooks::{Curve, MetricsLog, Progress, TensorBoard};

@@ -21,6 +21,7 @@ mod freed_memory;
 mod layers;
 mod loading_memory;
 mod memory;
+mod memory_counters;
 mod mesh;
 mod offload;
 mod offload_resident;

@@ -6,6 +6,7 @@
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
 //! epl trace out/trace*.json --out all.json   one trace of those of several processes
+//! epl plot out/a out/b --out both.svg     the losses of several runs in one picture
 //! ```
 //!
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
@@ -45,6 +46,18 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+    /// Draws what runs have logged of a number, such as the loss, as lines of one picture.
+    Plot {
+        /// The folder of each run, in which metrics.jsonl is
+        #[arg(required = true, value_name = "RUN")]
+        runs: Vec<PathBuf>,
+        /// Where the picture goes, an SVG file
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// What metrics.jsonl calls the number, such as valid_loss, grad_norm or terms/NAME
+        #[arg(long, value_name = "KEY", default_value = "loss")]
+        key: String,
+    },
     #[command(external_subcommand)]
     Program(Vec<OsString>),
 }
@@ -59,6 +72,13 @@ fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Draws runs, and says so.
+fn plot(runs: &[PathBuf], key: &str, out: &Path) -> Result<(), String> {
+    epl::trainer::plot_runs(runs, key, out).map_err(|error| error.to_string())?;
+    println!("{} shows {key} of {} runs", out.display(), runs.len());
+    Ok(())
+}
+
 /// Ends as `epl-NAME` does.
 fn run(words: &[OsString]) -> Result<ExitCode, String> {
     let (name, arguments) = words.split_first().ok_or("give the name of a program")?;
@@ -67,8 +87,8 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
     let found = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&program));
     let status = Command::new(found).args(arguments).status().map_err(|error| {
         format!(
-            "cannot run {program}: {error}; there are `epl new`, launch, ckpt and corpus, whose programs `cargo install` puts beside \
-             this one: --path . for epl-ckpt and epl-corpus, --path epl-launch for epl-launch"
+            "cannot run {program}: {error}; there are `epl new`, trace and plot, and launch, ckpt and corpus, whose programs \
+             `cargo install` puts beside this one: --path . for epl-ckpt and epl-corpus, --path epl-launch for epl-launch"
         )
     })?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
@@ -78,6 +98,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
         Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
+        Action::Plot { runs, out, key } => plot(&runs, &key, &out).map(|()| ExitCode::SUCCESS),
         Action::Program(words) => run(&words),
     };
     done.unwrap_or_else(|error| {

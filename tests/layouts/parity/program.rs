@@ -119,6 +119,7 @@ fn done(events: &[&Event], plan: &Plan, has_experts: bool) -> Done {
                 let call = Called { over, operation: *operation, dtype: *dtype, elements: shape.num_elements() };
                 done.call(&call, has_experts);
             }
+            EventKind::Counter { .. } => {}
             EventKind::Span(what) if is_step(what) => {}
             EventKind::Mark(what) if MARKS.contains(&&what[..]) => {}
             EventKind::Span(what) | EventKind::Mark(what) => done.own.push(what.clone()),

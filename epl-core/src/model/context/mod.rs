@@ -333,6 +333,13 @@ impl Context {
         }
     }
 
+    /// Says in the trace, if there is one that is switched on, how much this rank has of something from now on, by kinds.
+    pub(crate) fn count(&self, name: &str, amounts: impl FnOnce() -> Vec<(String, u64)>) {
+        if let Some(trace) = self.shared.trace.as_ref().filter(|trace| trace.is_on()) {
+            trace.count(self.rank(), name, amounts());
+        }
+    }
+
     /// Says in the trace, if there is one that is switched on, that this rank does something until the result is dropped.
     #[must_use = "it ends when it is dropped"]
     pub fn span(&self, what: impl FnOnce() -> String) -> Option<Span> {

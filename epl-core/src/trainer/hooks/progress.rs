@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::engine::PeakMemory;
 use crate::error::Result;
 use crate::model::segment::Model;
 use crate::trainer::checkpoint::FailedSave;
@@ -13,8 +14,10 @@ use crate::trainer::record::{Evaluation, StepRecord};
 use crate::trainer::run::Run;
 
 /// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm, the
-/// floating-point operations that a rank makes, with `profile.peak_tflops` as a part of these (MFU), and the time left; with pipeline stages, the fraction in which they waited for each other beside the plan's; and how long a step
-/// waited for data where none was loaded.
+/// floating-point operations that a rank makes, with `profile.peak_tflops` as a part of these (MFU), the most memory that the first
+/// rank had since the line before, where that is [measured](crate::Engine::take_peak_memory), and the time left; with pipeline
+/// stages, the fraction in which they waited for each other beside the plan's; and how long a step waited for data where none was
+/// loaded.
 pub struct Progress {
     view: ProgressView,
     begun: Instant,
@@ -30,6 +33,8 @@ pub struct Progress {
     ranks: usize,
     /// What a rank can reach of them.
     peak: Option<f64>,
+    /// What this rank held at most since it was last shown.
+    memory: Option<PeakMemory>,
 }
 
 enum ProgressView {
@@ -55,7 +60,18 @@ impl Progress {
 
     fn with(view: ProgressView) -> Self {
         let (begun, ranks) = (Instant::now(), 1);
-        Self { view, begun, done: 0, steps: 0, speed: 0.0, expected: None, flops: None, ranks, peak: None }
+        Self {
+            view,
+            begun,
+            done: 0,
+            steps: 0,
+            speed: 0.0,
+            expected: None,
+            flops: None,
+            ranks,
+            peak: None,
+            memory: None,
+        }
     }
 
     /// The time that the steps left take, if they take as long as those of this run so far.
@@ -71,6 +87,16 @@ impl Progress {
         let mfu = self.peak.map(|peak| format!(", MFU {:.0} %", 100.0 * tera / peak));
         let of = if self.ranks > 1 { " a rank" } else { "" };
         Some(format!(" · {tera:.digits$} TFLOP/s{of}{}", mfu.unwrap_or_default()))
+    }
+
+    /// Whether a step is shown, and not only counted.
+    fn is_due(&self, step: u64) -> bool {
+        match &self.view {
+            ProgressView::Bar { .. } => true,
+            ProgressView::Lines { every, .. } => {
+                *every > 0 && (step.is_multiple_of(*every) || step == self.steps || step == self.done + 1)
+            }
+        }
     }
 
     /// Begins to show a run of `steps` steps of which `done` are done.
@@ -103,18 +129,16 @@ impl Progress {
         let left = short(self.left(step));
         let numbers = numbers(record, self.speed);
         let work = self.work().unwrap_or_default();
-        let text = format!("{numbers}{work}{}{starved} · {left} left", bubble.unwrap_or_default());
+        let memory = self.memory.map(|peak| format!(" · {}", shown(peak))).unwrap_or_default();
+        let text = format!("{numbers}{work}{memory}{}{starved} · {left} left", bubble.unwrap_or_default());
+        let is_due = self.is_due(step);
         match &mut self.view {
             ProgressView::Bar { bar, .. } => {
                 bar.set_message(text);
                 bar.set_position(step);
             }
-            ProgressView::Lines { every, .. } => {
-                let due = *every > 0 && (step.is_multiple_of(*every) || step == steps || step == self.done + 1);
-                if due {
-                    self.print(&format!("step {step}/{steps} · {text}"));
-                }
-            }
+            ProgressView::Lines { .. } if is_due => self.print(&format!("step {step}/{steps} · {text}")),
+            ProgressView::Lines { .. } => {}
         }
     }
 
@@ -156,6 +180,23 @@ fn has_tokens(record: &StepRecord) -> bool {
     record.tokens > record.samples as f64
 }
 
+/// Bytes such as `412 MiB`, and those that were moved away from the device.
+fn shown(PeakMemory { device, host, files }: PeakMemory) -> String {
+    let away = [(host, "on the host"), (files, "in files")].into_iter().filter(|(bytes, _)| *bytes > 0);
+    let away: String = away.map(|(bytes, place)| format!(", {} {place}", binary(bytes))).collect();
+    format!("{}{away}", binary(device))
+}
+
+/// Bytes such as `3.2 MiB`, `412 MiB` or `17.0 GiB`.
+fn binary(bytes: u64) -> String {
+    let mebi = bytes as f64 / (1_u64 << 20) as f64;
+    match mebi {
+        0.0..10.0 => format!("{mebi:.1} MiB"),
+        10.0..10_240.0 => format!("{mebi:.0} MiB"),
+        _ => format!("{:.1} GiB", mebi / 1024.0),
+    }
+}
+
 /// A time such as `1h02m`, `2m05s` or `9s`.
 fn short(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
@@ -187,6 +228,9 @@ impl<M: Model> Hook<M> for Progress {
                 "run again in backward: {}",
                 if again.is_empty() { "nothing".into() } else { again.join("; ") }
             ));
+        }
+        if self.is_due(record.step) {
+            self.memory = run.engine().take_peak_memory();
         }
         self.show_step(record);
         Ok(())
@@ -296,6 +340,22 @@ mod tests {
         let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         // In a quarter of a second, by two ranks.
         assert!(text.contains(" · 3.00 TFLOP/s a rank, MFU 75 % · "), "{text}");
+    }
+
+    #[test]
+    fn memory_stands_there_where_it_is_measured() {
+        let output = Output::default();
+        let mut progress = Progress::lines(1, output.clone());
+        progress.show_step(&record(1));
+        progress.memory = Some(PeakMemory { device: 412 << 20, host: 0, files: 0 });
+        progress.show_step(&record(2));
+        progress.memory = Some(PeakMemory { device: 3 << 19, host: 17 << 30, files: 96 << 20 });
+        progress.show_step(&record(3));
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(!lines[0].contains("MiB"), "{text}");
+        assert!(lines[1].contains(" · 412 MiB · "), "{text}");
+        assert!(lines[2].contains(" · 1.5 MiB, 17.0 GiB on the host, 96 MiB in files · "), "{text}");
     }
 
     #[test]

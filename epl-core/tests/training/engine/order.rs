@@ -11,7 +11,7 @@ use crate::engine::chain::{Chain, micro_batches};
 fn said(kind: &EventKind) -> Option<&str> {
     match kind {
         EventKind::Mark(what) | EventKind::Span(what) => Some(what),
-        EventKind::Collective { .. } => None,
+        EventKind::Collective { .. } | EventKind::Counter { .. } => None,
     }
 }
 

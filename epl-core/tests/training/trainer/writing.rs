@@ -1,11 +1,13 @@
 //! What a run writes, and that it does not depend on the layout.
 
-use std::fs;
+use std::fs::{self, File};
 
-use epl_core::testing::largest_error;
+use epl_core::testing::{largest_error, run};
+use epl_core::trainer::Progress;
+use epl_core::{Error, TrainerConfig};
 use tempfile::tempdir;
 
-use crate::trainer::net::{config, fit, lines, values};
+use crate::trainer::net::{config, data, fit, lines, trainer, values};
 
 #[test]
 fn a_run_learns_and_writes_what_it_did() {
@@ -26,6 +28,20 @@ fn a_run_learns_and_writes_what_it_did() {
     assert!(folder.path().join("checkpoints/step-24").is_dir());
     assert!(!folder.path().join("checkpoints/step-18").exists(), "the last two stay");
     assert!(!folder.path().join("tensorboard").exists(), "nobody asked for it");
+}
+
+/// This program's allocator counts.
+#[test]
+fn progress_says_how_much_memory_the_rank_had() {
+    let folder = tempdir().unwrap();
+    let shown = folder.path().join("progress");
+    run((1, 1, 1), |epl| {
+        let lines = Progress::lines(2, File::create(&shown).map_err(|error| Error::file(&shown, error))?);
+        trainer(&epl, TrainerConfig::new(4))?.with_hook(lines).fit(&data()).map(drop)
+    });
+    let text = fs::read_to_string(&shown).unwrap();
+    let steps: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
+    assert!(steps.len() == 3 && steps.iter().all(|line| line.contains(" · 0.0 MiB · ")), "of a tiny model: {text}");
 }
 
 #[test]
