@@ -32,6 +32,7 @@ mod trial;
 use epl_comm::ReduceOp;
 
 use crate::config::Config;
+use crate::cost::Machine;
 use crate::data::TrainData;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -41,6 +42,11 @@ use crate::optim::OptimizerConfig;
 use crate::search::{self, Choice, Found};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
+
+/// Why a step's time is not known.
+fn not_predicted(error: Error) -> String {
+    format!("a step's time is not predicted: {error}")
+}
 
 pub use sample::Sample;
 pub use table::CostTable;
@@ -69,7 +75,7 @@ impl Epl {
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)?;
+        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)?;
         let found = table.found(self.config())?;
         self.check_same(&found)?;
         let run = |config: &Config| trial::seconds(self, config, &mut model, optimizer, &mut sample);
@@ -90,7 +96,7 @@ impl Epl {
     ) -> Result<Choice> {
         let mesh = self.context().mesh();
         let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
-        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample)?.explain(self.config())
+        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
     }
 
     /// What a model's segments, where its layers are divided in each way that the configuration allows, an optimizer and this world's
@@ -106,7 +112,7 @@ impl Epl {
         mut sample: Sample<'_, M::Batch>,
     ) -> Result<CostTable> {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)
+        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)
     }
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.
@@ -125,7 +131,8 @@ impl Epl {
     }
 
     /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
-    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. Collective.
+    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. In a program
+    /// that is run for its plan on a cluster that is described, the step's time is predicted, too. Collective.
     ///
     /// ```
     /// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
@@ -153,10 +160,50 @@ impl Epl {
     where
         M::Batch: 'static,
     {
-        if !self.config().searches() {
-            return Ok((self.clone(), None));
-        }
-        let found = self.search(model, optimizer, Sample::of(data)?)?;
+        let described = self.wanted().and_then(|wanted| Some((wanted, wanted.machine()?)));
+        let found = match described {
+            Some((wanted, machine)) => {
+                let on_links = self.on_links(machine, model, optimizer, Sample::of(data)?);
+                // A layout that is given is planned, whatever is known of its time.
+                if !self.config().searches() {
+                    wanted.predict(on_links.map_or_else(not_predicted, |(_, words)| words));
+                    return Ok((self.clone(), None));
+                }
+                on_links?.0
+            }
+            None if self.config().searches() => Some(self.search(model, optimizer, Sample::of(data)?)?),
+            None => None,
+        };
+        let Some(found) = found else { return Ok((self.clone(), None)) };
+        self.wanted().into_iter().for_each(|wanted| wanted.predict(found.to_string()));
         Ok((self.with_config(found.best().config().clone())?, Some(found)))
+    }
+
+    /// What a search finds, where one is asked for, and a step's time in words, on a cluster that is described: segments take what
+    /// they take here, collectives what its links let them.
+    fn on_links<M: Model, O: OptimizerConfig>(
+        &self,
+        machine: &Machine,
+        mut model: impl FnMut(&Place) -> M,
+        optimizer: &O,
+        mut sample: Sample<'_, M::Batch>,
+    ) -> Result<(Option<Found>, String)> {
+        let (mesh, config) = (self.context().mesh(), self.config());
+        if !config.searches() {
+            let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
+            let table = CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample, Some(machine))?;
+            return Ok((None, table.explain(config)?.to_string()));
+        }
+        // What does not fit the smallest device is not taken.
+        let (mut config, all): (_, Vec<usize>) = (config.clone(), (0..mesh.world_size()).collect());
+        if let (None, Some(bytes)) = (config.offload.device_bytes, machine.devices().together(&all).bytes) {
+            config.set("offload.device_bytes", bytes)?;
+        }
+        let bounded = self.with_config(config)?;
+        let divisions = search::divisions(bounded.config(), all.len());
+        let table = CostTable::measured(&bounded, divisions, &mut model, optimizer, &mut sample, Some(machine))?;
+        let found = table.search(bounded.config())?;
+        let words = found.to_string();
+        Ok((Some(found), words))
     }
 }

@@ -3,20 +3,26 @@
 //! ```text
 //! epl new mine                            a project with the smallest program, its options and a test
 //! epl launch --workers 2 -- mine          epl-launch
+//! epl plan zero.level=v1 -- mine           what a program would need, without a step
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
 //! epl trace out/trace*.json --out all.json   one trace of those of several processes
+//! epl completions bash                    for a shell
 //! ```
 //!
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
 
+mod completions;
 mod new;
+mod plan;
 
 use std::ffi::OsString;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 #[derive(Parser)]
 #[command(name = "epl", version, about = "Trains Burn models across many devices")]
@@ -36,6 +42,10 @@ enum Action {
         #[arg(long, value_name = "DIR")]
         epl: Option<PathBuf>,
     },
+    /// Prints the plan of a program: its layout, what each rank needs, and where a cluster is described, a step's time.
+    ///
+    /// The program is run until it has built its engine: nothing is drawn, and no step is made.
+    Plan(plan::Plan),
     /// Joins the traces (profile.trace) of a run's processes, whose clocks it brings together.
     Trace {
         /// The file of each process, such as out/trace.json out/trace.worker1.json
@@ -45,9 +55,21 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+    /// Prints a script that has a shell complete commands and options, such as `epl completions bash > ~/.local/share/bash-completion/completions/epl`.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
     #[command(external_subcommand)]
     Program(Vec<OsString>),
 }
+
+/// The programs that have short names here.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("launch", "Starts the workers of a run, watches over them, and ends them together"),
+    ("ckpt", "Looks into checkpoints"),
+    ("corpus", "Makes a corpus of tokens"),
+];
 
 /// Joins traces, and says how well their clocks are known.
 fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
@@ -77,6 +99,12 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
+        Action::Plan(plan) => plan.print().map(|()| ExitCode::SUCCESS),
+        Action::Completions { shell } => {
+            // Who reads may have read enough.
+            let _ = stdout().write_all(&completions::script(shell));
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
         Action::Program(words) => run(&words),
     };
