@@ -46,7 +46,7 @@ fn a_program_with_a_trainer_is_planned_and_makes_no_step() {
     assert!(plan.contains("2 ranks = data 2") && plan.contains("97 parameters, 97 on this rank"), "{plan}");
     // f32: 97 parameters, with two moments each.
     assert_eq!(between_steps(&plan, "memory of a rank:\n"), 97 * 4 * 3);
-    assert!(plan.contains("they are of a batch, and a plan has none"), "{plan}");
+    assert!(plan.contains("which `Epl::auto_parallel` is given, and it is not called"), "{plan}");
 }
 
 fn moe_t5(folder: &Path) -> Vec<String> {
@@ -96,11 +96,26 @@ fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_t
     let options = ["--cluster", cluster.to_str().expect("it is text")];
     let plan = planned(&options, "moe_t5", &[&own[..], &["--data", "8", "--expert", "2"]].concat());
     assert!(plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"), "{plan}");
-    assert!(plan.contains("and there are 3000000 bytes") && plan.contains(" too few; with "), "{plan}");
+    assert!(plan.contains("and there are 3000000 bytes") && plan.contains(" too few"), "{plan}");
     // Another number of ranks than it has devices.
     let arguments = [&["plan"], &options[..], &["--", &example("quickstart")]].concat();
     let (code, _, said) = epl(&arguments);
     assert!(code == Some(2) && said.contains("and the cluster that is described has 8 devices"), "{said}");
+}
+
+/// By name and as a folder, whose activations this program counts.
+#[test]
+fn a_known_model_is_planned_without_a_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/transformers");
+    for (model, ranks) in [("hf_t5_small".into(), "4 ranks = data 2"), (folder.join("llama"), "4 ranks = data 2")] {
+        let model = model.to_str().expect("it is text");
+        let options = ["dist.tensor_parallel_size=2", "cluster.ranks=4", "--tokens", "8", "--rows", "4"];
+        let (code, plan, said) = epl(&[&["plan", "--model", model][..], &options].concat());
+        assert_eq!(code, Some(0), "{said}");
+        assert!(plan.contains(ranks) && plan.contains("measured"), "{plan}");
+        let activations = plan.lines().find(|line| line.starts_with("activations")).expect("a line of activations");
+        assert!(!activations.contains('?'), "{plan}");
+    }
 }
 
 #[test]
@@ -112,6 +127,7 @@ fn what_cannot_be_planned_is_told() {
         (&["--", "no-such-program"], "no-such-program cannot be started"),
         (&["zero.levle=v1", "--", "true"], "unknown option `zero.levle`"),
         (&["--cluster", "nowhere.toml", "--", "true"], "--cluster nowhere.toml: "),
+        (&["--model", "nobody"], "nobody is no folder, and no model of that name is known; there are gpt2,"),
         (&["--", &noise], "what it launched ended without an engine"),
         (&[], "PROGRAM"),
     ] {

@@ -19,6 +19,7 @@
 //! - `speeds`: of devices that are not alike.
 //! - `table`: what was measured, and what is asked of it.
 //! - `trial`: layouts that are run.
+//! - `for_plan`: what a plan is told, of a program that is run for it.
 
 mod sample;
 mod calibration;
@@ -28,11 +29,11 @@ mod rates;
 mod speeds;
 mod table;
 mod trial;
+mod for_plan;
 
 use epl_comm::ReduceOp;
 
 use crate::config::Config;
-use crate::cost::Machine;
 use crate::data::TrainData;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -42,11 +43,6 @@ use crate::optim::OptimizerConfig;
 use crate::search::{self, Choice, Found};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
-
-/// Why a step's time is not known.
-fn not_predicted(error: Error) -> String {
-    format!("a step's time is not predicted: {error}")
-}
 
 pub use sample::Sample;
 pub use table::CostTable;
@@ -132,7 +128,7 @@ impl Epl {
 
     /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
     /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. In a program
-    /// that is run for its plan on a cluster that is described, the step's time is predicted, too. Collective.
+    /// that is run for its plan its activations are measured, and on a cluster that is described a step's time is predicted. Collective.
     ///
     /// ```
     /// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
@@ -160,50 +156,13 @@ impl Epl {
     where
         M::Batch: 'static,
     {
-        let described = self.wanted().and_then(|wanted| Some((wanted, wanted.machine()?)));
-        let found = match described {
-            Some((wanted, machine)) => {
-                let on_links = self.on_links(machine, model, optimizer, Sample::of(data)?);
-                // A layout that is given is planned, whatever is known of its time.
-                if !self.config().searches() {
-                    wanted.predict(on_links.map_or_else(not_predicted, |(_, words)| words));
-                    return Ok((self.clone(), None));
-                }
-                on_links?.0
-            }
-            None if self.config().searches() => Some(self.search(model, optimizer, Sample::of(data)?)?),
-            None => None,
-        };
-        let Some(found) = found else { return Ok((self.clone(), None)) };
-        self.wanted().into_iter().for_each(|wanted| wanted.predict(found.to_string()));
+        if let Some(wanted) = self.wanted() {
+            return self.for_plan(wanted, model, optimizer, data);
+        }
+        if !self.config().searches() {
+            return Ok((self.clone(), None));
+        }
+        let found = self.search(model, optimizer, Sample::of(data)?)?;
         Ok((self.with_config(found.best().config().clone())?, Some(found)))
-    }
-
-    /// What a search finds, where one is asked for, and a step's time in words, on a cluster that is described: segments take what
-    /// they take here, collectives what its links let them.
-    fn on_links<M: Model, O: OptimizerConfig>(
-        &self,
-        machine: &Machine,
-        mut model: impl FnMut(&Place) -> M,
-        optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
-    ) -> Result<(Option<Found>, String)> {
-        let (mesh, config) = (self.context().mesh(), self.config());
-        if !config.searches() {
-            let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
-            let table = CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample, Some(machine))?;
-            return Ok((None, table.explain(config)?.to_string()));
-        }
-        // What does not fit the smallest device is not taken.
-        let (mut config, all): (_, Vec<usize>) = (config.clone(), (0..mesh.world_size()).collect());
-        if let (None, Some(bytes)) = (config.offload.device_bytes, machine.devices().together(&all).bytes) {
-            config.set("offload.device_bytes", bytes)?;
-        }
-        let bounded = self.with_config(config)?;
-        let divisions = search::divisions(bounded.config(), all.len());
-        let table = CostTable::measured(&bounded, divisions, &mut model, optimizer, &mut sample, Some(machine))?;
-        let found = table.search(bounded.config())?;
-        let words = found.to_string();
-        Ok((Some(found), words))
     }
 }

@@ -31,7 +31,7 @@ use epl_comm::{ProcessGroup, Trace};
 pub use epl::{Epl, LaidOutModel};
 use joined::Joined;
 pub(crate) use joined::leave_workers;
-use plan_only::WantedPlan;
+pub(crate) use plan_only::WantedPlan;
 use record::Record;
 use watched::Watched;
 pub(crate) use watched::{of_run, stepped};

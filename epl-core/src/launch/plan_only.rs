@@ -17,12 +17,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use epl_comm::{Source, Worker};
+use epl_comm::{Source, Worker, shard_range};
 
 use crate::config::Config;
 use crate::cost::Machine;
 use crate::error::{Error, Result};
-use crate::memory::{MemoryEstimate, OptimizerState};
+use crate::memory::{Activations, MemoryEstimate, OptimizerState};
 use crate::plan::builder::PlanBuilder;
 use crate::probe::planned::PlannedMemory;
 use crate::topology::cluster::{Axis, Cluster};
@@ -45,7 +45,23 @@ pub(crate) struct WantedPlan {
 struct Told {
     /// A step's time, in words.
     predicted: Option<String>,
+    /// What segments store for backward.
+    activations: Stored,
     is_made: bool,
+}
+
+/// What is known of activations.
+#[derive(Debug, Default)]
+enum Stored {
+    /// The program has given no batch.
+    #[default]
+    Unasked,
+    /// The program does not count.
+    Uncounted,
+    /// With the rows of a step, over all replicas.
+    Known(Activations, usize),
+    /// Why they could not be measured.
+    Failed(String),
 }
 
 impl WantedPlan {
@@ -119,6 +135,15 @@ impl WantedPlan {
         self.told().predicted = Some(words);
     }
 
+    /// Notes what segments store for backward, with the rows of a step; none where the program does not count.
+    pub fn note_activations(&self, measured: Result<Option<(Activations, usize)>>) {
+        self.told().activations = match measured {
+            Ok(Some((activations, rows))) => Stored::Known(activations, rows),
+            Ok(None) => Stored::Uncounted,
+            Err(error) => Stored::Failed(error.to_string()),
+        };
+    }
+
     /// Writes the plan of the first engine that is built; what comes back ends the program's closure. On several ranks whichever
     /// comes first writes that of the first rank, as all can.
     pub fn made(&self, builder: &PlanBuilder, state: OptimizerState) -> Error {
@@ -126,7 +151,7 @@ impl WantedPlan {
         if told.is_made {
             return Error::PlanOnly;
         }
-        let written = self.words(builder, state, told.predicted.as_deref()).and_then(|words| {
+        let written = self.words(builder, state, &told).and_then(|words| {
             let file = OpenOptions::new().create(true).append(true).open(&self.file);
             file.and_then(|mut file| file.write_all(words.as_bytes())).map_err(|error| Error::file(&self.file, error))
         });
@@ -151,7 +176,7 @@ impl WantedPlan {
     }
 
     /// The plan of the first rank, what a rank of each stage needs, and the time of a step.
-    fn words(&self, builder: &PlanBuilder, state: OptimizerState, predicted: Option<&str>) -> Result<String> {
+    fn words(&self, builder: &PlanBuilder, state: OptimizerState, told: &Told) -> Result<String> {
         let mesh = builder.mesh();
         let along = mesh.group(Axis::Pipeline, mesh.first());
         let ranks: Vec<usize> = mesh.widths().iter().map(|width| along[width.members.start]).collect();
@@ -164,7 +189,14 @@ impl WantedPlan {
             words += &format!("\nmemory of a rank{of_stage}:\n");
             let builder = Arc::new(builder_of(*rank));
             let plan = builder.plan()?;
-            words += &self.memory(&PlannedMemory::of(builder, plan, state), *rank)?;
+            let micro_batches = plan.micro_batches;
+            let mut planned = PlannedMemory::of(builder, plan, state);
+            if let Stored::Known(activations, rows) = &told.activations {
+                let own = shard_range(*rows, mesh.replicas(), 0).len();
+                let rows = shard_range(own, micro_batches, 0).len().max(1);
+                planned = planned.with_activations(Some(activations), rows);
+            }
+            words += &self.memory(&planned, *rank, &told.activations)?;
         }
         if known < ranks.len() {
             words += "the stages have different widths: how much the others need is known on their own ranks\n";
@@ -177,19 +209,27 @@ impl WantedPlan {
             }
             Some(_) => "\na step's time is predicted where the program calls `Epl::auto_parallel` before it builds\n",
         };
-        words += &predicted.map_or_else(|| without.to_string(), |predicted| format!("\n{predicted}\n"));
+        words += &told.predicted.as_ref().map_or_else(|| without.to_string(), |predicted| format!("\n{predicted}\n"));
         Ok(words)
     }
 
     /// The table of a rank, and whether it fits the device that is described.
-    fn memory(&self, planned: &PlannedMemory<'_>, rank: usize) -> Result<String> {
+    fn memory(&self, planned: &PlannedMemory<'_>, rank: usize, stored: &Stored) -> Result<String> {
         let mut estimate: MemoryEstimate = planned.estimate()?;
-        estimate.lines.iter_mut().filter(|line| line.bytes.is_none()).for_each(|line| {
-            line.why = "not known: they are of a batch, and a plan has none".to_string();
-        });
+        let why = match stored {
+            Stored::Unasked => Some("not known: they are of a batch, which `Epl::auto_parallel` is given, and it is not called"),
+            Stored::Failed(why) => Some(why.as_str()),
+            Stored::Uncounted | Stored::Known(..) => None,
+        };
+        if let Some(why) = why {
+            estimate.lines.iter_mut().filter(|line| line.bytes.is_none()).for_each(|line| line.why = why.to_string());
+        }
         let bytes = self.machine.as_ref().and_then(|machine| machine.devices().together(&[rank]).bytes);
         let fits = bytes.map(|bytes| match planned.check(bytes) {
-            Ok(_) => format!("it fits into the device's {bytes} bytes, but for what is not known\n"),
+            Ok(_) if estimate.unknown().next().is_some() => {
+                format!("it fits into the device's {bytes} bytes, but for what is not known\n")
+            }
+            Ok(_) => format!("it fits into the device's {bytes} bytes\n"),
             Err(error) => format!("{error}\n"),
         });
         Ok(format!("{estimate}{}", fits.unwrap_or_default()))

@@ -4,6 +4,7 @@
 //! epl new mine                            a project with the smallest program, its options and a test
 //! epl launch --workers 2 -- mine          epl-launch
 //! epl plan zero.level=v1 -- mine           what a program would need, without a step
+//! epl plan --model llama3-8b cluster.ranks=8
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
 //! epl trace out/trace*.json --out all.json   one trace of those of several processes
@@ -13,6 +14,7 @@
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
 
 mod completions;
+mod model;
 mod new;
 mod plan;
 
@@ -46,6 +48,9 @@ enum Action {
     ///
     /// The program is run until it has built its engine: nothing is drawn, and no step is made.
     Plan(plan::Plan),
+    /// Builds the engine of a known model: what `epl plan --model` runs.
+    #[command(hide = true)]
+    BuildModel(model::KnownModel),
     /// Joins the traces (profile.trace) of a run's processes, whose clocks it brings together.
     Trace {
         /// The file of each process, such as out/trace.json out/trace.worker1.json
@@ -100,6 +105,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
         Action::Plan(plan) => plan.print().map(|()| ExitCode::SUCCESS),
+        Action::BuildModel(known) => known.build().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
         Action::Completions { shell } => {
             // Who reads may have read enough.
             let _ = stdout().write_all(&completions::script(shell));

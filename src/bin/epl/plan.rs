@@ -17,9 +17,23 @@ pub(crate) struct Plan {
     /// A file that describes a cluster, which need not be there: its devices are the ranks, and the plan says whether it fits them.
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    /// In the place of a program a model with AdamW: a folder that `transformers` saved, of a decoder or a T5, or a name such as
+    /// llama3-8b or hf_t5_base.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+    model: Option<PathBuf>,
+    /// With --model, rows of a step, over all replicas.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = least_one)]
+    rows: usize,
+    /// With --model, tokens of a row; of a T5, of its source and of its target.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = least_one)]
+    tokens: usize,
     /// The program and its arguments, such as `target/release/mine --steps 10`, or `cargo run --release`.
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(last = true, required_unless_present = "model", value_name = "PROGRAM")]
     command: Vec<OsString>,
+}
+
+fn least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number of at least 1".to_string())
 }
 
 impl Plan {
@@ -31,8 +45,18 @@ impl Plan {
         Ok(())
     }
 
+    /// What is run: the program, or this one, which builds a known model.
+    fn command(&self) -> std::io::Result<Vec<OsString>> {
+        let Some(model) = &self.model else { return Ok(self.command.clone()) };
+        let own = std::env::current_exe()?.into_os_string();
+        let numbers = format!("--rows={} --tokens={}", self.rows, self.tokens);
+        let numbers = numbers.split(' ').map(OsString::from);
+        Ok([own, "build-model".into()].into_iter().chain(numbers).chain(["--".into(), model.into()]).collect())
+    }
+
     fn made(&self) -> Result<String, Box<dyn std::error::Error>> {
-        let (program, arguments) = self.command.split_first().ok_or("give the program whose plan is to be printed")?;
+        let command = self.command()?;
+        let (program, arguments) = command.split_first().ok_or("give the program whose plan is to be printed")?;
         let file = tempfile::NamedTempFile::new()?;
         let mut command = Command::new(program);
         command.args(arguments).env("EPL_PLAN", file.path()).stdout(stderr());
