@@ -118,7 +118,7 @@ impl Log {
 }
 
 impl LogEntry {
-    /// The call in words, without its times: ``all_reduce of f32 [1024], call 12 of group `data` ``.
+    /// The call in words, without its times: ``all_reduce(sum) of f32 [1024], call 12 of group `data` ``.
     pub fn call(&self) -> String {
         let of = match self.operation {
             Operation::Barrier | Operation::Split => String::new(),

@@ -166,7 +166,7 @@ fn resident() -> Option<u64> {
 
 /// Writes what a worker tells, whole, in the place of what it told before.
 fn write(folder: &Path, status: &WorkerStatus) -> io::Result<()> {
-    let bytes = postcard::to_allocvec(status).map_err(io::Error::other)?;
+    let bytes = postcard::to_stdvec(status).map_err(io::Error::other)?;
     let (whole, part) = (folder.join(format!("worker-{}", status.worker)), folder.join(format!("part-{}", status.worker)));
     fs::write(&part, bytes)?;
     fs::rename(part, whole)

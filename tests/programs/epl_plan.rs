@@ -26,7 +26,7 @@ fn example(name: &str) -> String {
 /// The plan that is printed, of an example with these arguments.
 fn planned(options: &[&str], name: &str, arguments: &[&str]) -> String {
     let program = example(name);
-    let (code, plan, said) = epl(&[&["plan"], options, &["--", &program], arguments].concat());
+    let (code, plan, said) = epl(&[&["plan"], options, &["--", &program][..], arguments].concat());
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("step 1"), "no step is made: {said}");
     plan
@@ -98,8 +98,8 @@ fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_t
     assert!(plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"), "{plan}");
     assert!(plan.contains("and there are 3000000 bytes") && plan.contains(" too few"), "{plan}");
     // Another number of ranks than it has devices.
-    let arguments = [&["plan"], &options[..], &["--", &example("quickstart")]].concat();
-    let (code, _, said) = epl(&arguments);
+    let quickstart = example("quickstart");
+    let (code, _, said) = epl(&[&["plan"], &options[..], &["--", &quickstart]].concat());
     assert!(code == Some(2) && said.contains("and the cluster that is described has 8 devices"), "{said}");
 }
 
@@ -123,15 +123,15 @@ fn what_cannot_be_planned_is_told() {
     let noise = example("noise");
     for (arguments, expected) in [
         (&["--", "true"][..], "no plan of true: it ended without one"),
-        (&["--", "false"], "no plan of false: it ended before it built an engine"),
-        (&["--", "no-such-program"], "no-such-program cannot be started"),
-        (&["zero.levle=v1", "--", "true"], "unknown option `zero.levle`"),
-        (&["--cluster", "nowhere.toml", "--", "true"], "--cluster nowhere.toml: "),
-        (&["--model", "nobody"], "nobody is no folder, and no model of that name is known; there are gpt2,"),
-        (&["--", &noise], "what it launched ended without an engine"),
-        (&[], "PROGRAM"),
+        (&["--", "false"][..], "no plan of false: it ended before it built an engine"),
+        (&["--", "no-such-program"][..], "no-such-program cannot be started"),
+        (&["zero.levle=v1", "--", "true"][..], "unknown option `zero.levle`"),
+        (&["--cluster", "nowhere.toml", "--", "true"][..], "--cluster nowhere.toml: "),
+        (&["--model", "nobody"][..], "nobody is no folder, and no model of that name is known; there are gpt2,"),
+        (&["--", &noise][..], "what it launched ended without an engine"),
+        (&[][..], "PROGRAM"),
     ] {
-        let (code, plan, said) = epl(&[&["plan"], arguments].concat());
+        let (code, plan, said) = epl(&[&["plan"][..], arguments].concat());
         assert!(code == Some(2) && plan.is_empty() && said.contains(expected), "{arguments:?}: {code:?} {said}");
     }
 }

@@ -146,7 +146,7 @@ mod tests {
             };
             let world_of_both = Group { name: "world".into(), members: vec![0, 1] };
             assert_eq!((&call.group, others), (&world_of_both, vec![(world_of_both.clone(), 2)]));
-            assert!(call.words.starts_with("all_reduce of "), "{}", call.words);
+            assert!(call.words.starts_with("all_reduce(sum) of f64 [1], call 2 of "), "{}", call.words);
             assert_eq!(waits(&log), (None, vec![(world_of_both, 1)]));
             world.all_reduce_values(&[1.0], ReduceOp::Sum)?;
             Ok(())

@@ -60,7 +60,9 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
-    /// Prints a script that has a shell complete commands and options, such as `epl completions bash > ~/.local/share/bash-completion/completions/epl`.
+    /// Prints a script that has a shell complete commands and options.
+    ///
+    /// Of bash it belongs into ~/.local/share/bash-completion/completions/epl.
     Completions {
         /// The shell.
         shell: Shell,

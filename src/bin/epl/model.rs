@@ -31,47 +31,36 @@ pub(crate) struct KnownModel {
     pub tokens: usize,
 }
 
-/// What is known under a name.
-enum Shape {
-    Decoder(DecoderConfig),
-    T5(T5Config),
-}
-
 impl KnownModel {
     /// Builds its engine, with AdamW, under the options of the environment.
     pub(crate) fn build(&self) -> Result<(), Box<dyn Error>> {
-        let Self { rows, tokens, .. } = *self;
-        match self.shape()? {
-            Shape::Decoder(shape) => {
-                let row = |row: usize| DecoderItem::new(sentence(row, tokens, shape.vocab));
-                let items = (0..rows).map(row).collect();
-                build(items, &DecoderBatcher::new(&shape), |at| shape.init(at))
-            }
-            Shape::T5(shape) => {
-                let pair = |row: usize| {
-                    let [source, target] = [2 * row, 2 * row + 1].map(|row| sentence(row, tokens, shape.vocab));
-                    TokenPair { source, target }
-                };
-                build((0..rows).map(pair).collect(), &T5Batcher::new(&shape), |at| shape.init(at))
-            }
-        }
-    }
-
-    fn shape(&self) -> Result<Shape, Box<dyn Error>> {
         if self.name.is_dir() {
             let folder = Folder::open(&self.name)?;
-            return Ok(match folder.model_type()? {
-                "t5" | "switch_transformers" => Shape::T5(T5Config::from_huggingface(&folder)?),
-                _ => Shape::Decoder(DecoderConfig::from_huggingface(&folder)?),
-            });
+            return match folder.model_type()? {
+                "t5" | "switch_transformers" => self.t5(&T5Config::from_huggingface(&folder)?),
+                _ => self.decoder(&DecoderConfig::from_huggingface(&folder)?),
+            };
         }
         let name = self.name.to_string_lossy();
         if let Ok(shape) = T5Config::preset(&name) {
-            return Ok(Shape::T5(shape));
+            return self.t5(&shape);
         }
         let known = [DecoderConfig::presets(), T5Config::presets()].concat().join(", ");
         let unknown = |_| format!("{name} is no folder, and no model of that name is known; there are {known}");
-        Ok(Shape::Decoder(DecoderConfig::preset(&name).map_err(unknown)?))
+        self.decoder(&DecoderConfig::preset(&name).map_err(unknown)?)
+    }
+
+    fn decoder(&self, shape: &DecoderConfig) -> Result<(), Box<dyn Error>> {
+        let row = |row: usize| DecoderItem::new(sentence(row, self.tokens, shape.vocab));
+        build((0..self.rows).map(row).collect(), &DecoderBatcher::new(shape), |at| shape.init(at))
+    }
+
+    fn t5(&self, shape: &T5Config) -> Result<(), Box<dyn Error>> {
+        let pair = |row: usize| {
+            let [source, target] = [2 * row, 2 * row + 1].map(|row| sentence(row, self.tokens, shape.vocab));
+            TokenPair { source, target }
+        };
+        build((0..self.rows).map(pair).collect(), &T5Batcher::new(shape), |at| shape.init(at))
     }
 }
 

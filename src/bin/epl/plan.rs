@@ -10,8 +10,8 @@ use epl::config::{Layers, OPTIONS, variable};
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Options that the program reads from its environment, such as cluster.ranks=8 zero.level=v1; its own command line comes before
-    /// them.
+    /// Options that the program reads from its environment, such as cluster.ranks=8 zero.level=v1; its own command line comes
+    /// before them.
     #[arg(value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     /// A file that describes a cluster, which need not be there: its devices are the ranks, and the plan says whether it fits them.

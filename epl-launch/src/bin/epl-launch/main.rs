@@ -20,7 +20,7 @@
 //! - `system`, `tree`, `signals`: processes.
 //! - `spec`, `output`, `keeper`: one worker.
 //! - `socket`, `outcome`, `run`, `root_cause`, `agents`, `attempt`: the agent of a machine.
-//! - `screen`: what its ranks do.
+//! - `screen`, `all_machines`: what ranks do.
 
 mod arguments;
 mod program;
@@ -37,8 +37,9 @@ mod outcome;
 mod run;
 mod root_cause;
 mod agents;
-mod attempt;
+mod all_machines;
 mod screen;
+mod attempt;
 
 use std::env::VarError;
 use std::ffi::OsStr;
@@ -102,9 +103,7 @@ fn prepare(arguments: Arguments) -> Result<Run, String> {
     });
     let merged = Merged::new(merged.as_deref()).map_err(|error| format!("--log_dir: {error}"))?;
     let id = Secret::random_text().map_err(|error| error.to_string())?;
-    let watched = arguments.watch.then(|| tempfile::Builder::new().prefix("epl-watch-").tempdir()).transpose();
-    let watched = watched.map_err(|error| format!("--watch: {error}"))?;
-    Ok(Run { arguments, share, choice, devices, program, secret, id, merged, watched })
+    Ok(Run { arguments, share, choice, devices, program, secret, id, merged })
 }
 
 /// What all workers know: of one machine something new, of several what the user gave all of them.

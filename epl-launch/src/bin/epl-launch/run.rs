@@ -9,7 +9,6 @@ use std::thread;
 
 use epl_launch::Result;
 use epl_launch::rendezvous::Secret;
-use tempfile::TempDir;
 
 use crate::arguments::{Arguments, Share, Start};
 use crate::devices;
@@ -30,8 +29,6 @@ pub(crate) struct Run {
     /// What no other run has; that of the first machine counts.
     pub id: String,
     pub merged: Merged,
-    /// Where workers tell what they do, if somebody watches.
-    pub watched: Option<TempDir>,
 }
 
 impl Run {
@@ -64,11 +61,6 @@ impl Run {
         self.choice.transport == "nccl"
     }
 
-    /// Where workers of an attempt tell what they do.
-    pub fn watched_in(&self, restart: u32) -> Option<PathBuf> {
-        self.watched.as_ref().map(|folder| folder.path().join(restart.to_string()))
-    }
-
     pub fn spec(&self, restart: u32) -> Spec {
         let arguments = &self.arguments;
         Spec {
@@ -79,7 +71,7 @@ impl Run {
             restart,
             program_secret: self.programs_meet().then(|| self.secret.clone()),
             log_dir: arguments.log_dir.clone().map(PathBuf::into_os_string),
-            watched: self.watched_in(restart).map(PathBuf::into_os_string),
+            watched: None,
             patience: arguments.patience,
             grace: arguments.grace,
             devices: self.devices.clone(),

@@ -1,27 +1,31 @@
-//! `--watch`: one screen for all ranks of this machine.
+//! `--watch`: one screen for all ranks, on the first machine; on another one for those of that.
 //!
 //! ```text
 //! worker  rank     step  tokens/s   memory  what it does
 //!      0     0  120/800      3120   1.2 GB  runs
-//!            1  120/800      3120           waits 3.1 s for rank 3 in all_reduce of f32 [1024], call 12 of group `data`
-//!      1     2  120/800      3120   1.2 GB  waits 3.1 s for rank 3 in all_reduce of f32 [1024], call 7 of group `data`
+//!            1  120/800      3120           waits 3.1 s for rank 3 in all_reduce(sum) of f32 [1024], call 12 of group `data`
+//!      1     2  120/800      3120   1.2 GB  waits 3.1 s for rank 3 in all_reduce(sum) of f32 [1024], call 7 of group `data`
 //!            3  119/800                     silent for 4 s
 //! ```
 //!
 //! On a terminal it stands below the workers' lines and is drawn anew in its place; elsewhere it is told line by line, now and then.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, stdout};
-use std::path::{Path, PathBuf};
+use std::fs::Permissions;
+use std::io::{self, IsTerminal, stdout};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epl_launch::watch::{RankStatus, WorkerStatus, read, waits_for};
+use tempfile::TempDir;
 
+use crate::all_machines::AllMachines;
 use crate::socket::Merged;
 
-/// How often it is drawn, and told where there is no terminal.
+/// How often it is looked at and drawn, and how often told where there is no terminal.
 const DRAWN: Duration = Duration::from_millis(500);
 const TOLD: Duration = Duration::from_secs(5);
 /// Who has told nothing for longer is silent: its process is stopped, or gone.
@@ -32,7 +36,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// What is to be seen at a moment.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
-    /// The first worker of this machine, how many it has, and the ranks of each.
+    /// The first worker that is seen, how many are, and the ranks of each.
     pub first: usize,
     pub workers: usize,
     pub local_ranks: usize,
@@ -55,7 +59,7 @@ pub(crate) struct Row {
 }
 
 impl View {
-    /// All ranks of the machine, by their numbers.
+    /// All ranks, by their numbers.
     pub fn rows(&self) -> Vec<Row> {
         let ranks: Vec<RankStatus> = self.statuses.iter().flat_map(|status| status.ranks.clone()).collect();
         let waits = waits_for(&ranks);
@@ -171,21 +175,30 @@ fn bytes(bytes: u64) -> String {
 
 /// Shows the ranks of an attempt until it is dropped, and once more then.
 pub(crate) struct Screen {
+    /// Where they tell what they do; nobody else may read it.
+    folder: TempDir,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Screen {
-    /// Of workers from `first` on, with so many ranks each, which tell what they do to a folder.
-    pub fn start(folder: PathBuf, [first, workers, local_ranks]: [usize; 3], merged: &Merged) -> Self {
+    /// Of workers with so many ranks each.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room for temporary files.
+    pub fn start(mut machines: AllMachines, local_ranks: usize, merged: &Merged) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let merged = merged.clone();
+        let own = Permissions::from_mode(0o700);
+        let temporary = tempfile::Builder::new().prefix("epl-watch-").permissions(own).tempdir()?;
+        let (folder, merged) = (temporary.path().to_path_buf(), merged.clone());
         let thread = thread::spawn(move || {
-            let is_terminal = stdout().is_terminal();
-            let pause = if is_terminal { DRAWN } else { TOLD };
+            let (is_terminal, [first, workers], mut told) = (stdout().is_terminal(), machines.workers(), Instant::now());
             loop {
-                let is_over = stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
-                let view = seen(&folder, [first, workers, local_ranks]);
+                let is_over = stopped.recv_timeout(DRAWN) != Err(RecvTimeoutError::Timeout);
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let statuses = machines.with_others(read(&folder), now);
+                let view = View { first, workers, local_ranks, statuses, now };
                 match (is_terminal, is_over) {
                     (true, false) => merged.draw(view.table(size())),
                     // What was last seen stays, above what comes.
@@ -193,14 +206,23 @@ impl Screen {
                         merged.draw(Vec::new());
                         view.table(size()).iter().for_each(|line| merged.line(false, "", line.as_bytes()));
                     }
-                    (false, _) => view.lines().iter().for_each(|line| merged.say(line)),
+                    (false, is_over) if is_over || told.elapsed() >= TOLD => {
+                        told = Instant::now();
+                        view.lines().iter().for_each(|line| merged.say(line));
+                    }
+                    (false, _) => {}
                 }
                 if is_over {
                     return;
                 }
             }
         });
-        Self { stop: Some(stop), thread: Some(thread) }
+        Ok(Self { folder: temporary, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where workers tell what they do.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 }
 
@@ -211,11 +233,6 @@ impl Drop for Screen {
             let _ = thread.join();
         }
     }
-}
-
-fn seen(folder: &Path, [first, workers, local_ranks]: [usize; 3]) -> View {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    View { first, workers, local_ranks, statuses: read(folder), now }
 }
 
 /// Columns and lines of the terminal.
