@@ -152,17 +152,24 @@ fn every_shell_completes_every_command_and_every_option() {
 }
 
 #[test]
-fn bash_completes_by_the_script() {
-    let (_, script, _) = epl(&["completions", "bash"]);
-    let complete = |words: &str| {
+fn bash_completes_by_the_scripts() {
+    let complete = |script: &str, function: &str, words: &str| {
         let last = words.split(' ').count() - 1;
         let words = words.replace(' ', "' '");
         let run = format!(
-            "{script}\nCOMP_WORDS=('{words}'); COMP_CWORD={last}; _epl epl \"${{COMP_WORDS[{last}]}}\" x; echo \"${{COMPREPLY[@]}}\""
+            "{script}\nCOMP_WORDS=('{words}'); COMP_CWORD={last}; {function} epl \"${{COMP_WORDS[{last}]}}\" x; echo \"${{COMPREPLY[@]}}\""
         );
         let ran = Command::new("bash").args(["-c", &run]).output().expect("there is a bash");
         String::from_utf8_lossy(&ran.stdout).trim().to_string()
     };
-    assert_eq!(complete("epl pl"), "plan");
-    assert_eq!(complete("epl plan zero"), "zero.level=");
+    let (_, script, _) = epl(&["completions", "bash"]);
+    for (words, expected) in [("epl pl", "plan"), ("epl plan zero", "zero.level="), ("epl plan a=b c=d zero", "zero.level=")] {
+        assert_eq!(complete(&script, "_epl_and_options", words), expected, "{words}");
+    }
+    assert_eq!(complete(&script, "_epl_and_options", "epl launch zero"), "");
+    let (_, script, _) = epl(&["completions", "bash", "--for", "target/release/mine"]);
+    assert!(script.contains("complete -F _epl_options") && script.ends_with(" target/release/mine\n"), "{script}");
+    assert_eq!(complete(&script, "_epl_options", "mine zero.l"), "zero.level=");
+    let (code, _, said) = epl(&["completions", "bash", "--for", "mine; rm"]);
+    assert!(code == Some(2) && said.contains("is no name of a program that a shell can be told"), "{said}");
 }

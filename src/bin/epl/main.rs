@@ -66,6 +66,9 @@ enum Action {
     Completions {
         /// The shell.
         shell: Shell,
+        /// Of another program, the options of the library, such as zero.level=, that it takes on its command line.
+        #[arg(long = "for", value_name = "PROGRAM")]
+        program: Option<String>,
     },
     #[command(external_subcommand)]
     Program(Vec<OsString>),
@@ -85,6 +88,17 @@ fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
         println!("{}: its clock is known to {by:.0} µs", file.display());
     }
     println!("{} holds all; open it at https://ui.perfetto.dev", out.display());
+    Ok(())
+}
+
+/// Prints the script of a shell.
+fn complete(shell: Shell, program: Option<&str>) -> Result<(), String> {
+    let script = match program {
+        None => completions::of_epl(shell),
+        Some(program) => completions::of_program(shell, program)?,
+    };
+    // Who reads may have read enough.
+    let _ = stdout().write_all(script.as_bytes());
     Ok(())
 }
 
@@ -108,11 +122,7 @@ fn main() -> ExitCode {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
         Action::Plan(plan) => plan.print().map(|()| ExitCode::SUCCESS),
         Action::BuildModel(known) => known.build().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
-        Action::Completions { shell } => {
-            // Who reads may have read enough.
-            let _ = stdout().write_all(&completions::script(shell));
-            Ok(ExitCode::SUCCESS)
-        }
+        Action::Completions { shell, program } => complete(shell, program.as_deref()).map(|()| ExitCode::SUCCESS),
         Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
         Action::Program(words) => run(&words),
     };
