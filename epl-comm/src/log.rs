@@ -7,6 +7,7 @@ use std::time::Instant;
 use burn::tensor::{DType, Shape};
 
 use crate::operation::{Call, Operation};
+use crate::rank::Rank;
 
 /// So many calls are kept.
 const CAPACITY: usize = 128;
@@ -29,6 +30,8 @@ struct Ring {
 pub struct LogEntry {
     /// The name of the group.
     pub group: Arc<str>,
+    /// Its ranks in the world, by their places in the group.
+    pub members: Arc<[Rank]>,
     /// The number of the call in the group, from 1.
     pub sequence: u64,
     /// The collective.
@@ -69,12 +72,18 @@ impl Log {
         self.last().map_or("which has made no call".to_string(), |entry| format!("whose last call was {entry}"))
     }
 
-    /// Records that a call is made; `begun`: that it goes out at once.
-    pub(crate) fn issue(&self, group: &Arc<str>, call: &Call, begun: bool) -> LogMark {
+    /// Whether both are the log of one rank.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Records that a call is made in a group of these members; `begun`: that it goes out at once.
+    pub(crate) fn issue(&self, (group, members): (&Arc<str>, &Arc<[Rank]>), call: &Call, begun: bool) -> LogMark {
         let now = Instant::now();
         let Call { sequence, operation, dtype, .. } = *call;
-        let (group, shape, begun) = (group.clone(), call.shape.clone(), begun.then_some(now));
-        let entry = LogEntry { group, sequence, operation, dtype, shape, issued: now, begun, ended: None };
+        let (group, members) = (group.clone(), members.clone());
+        let (shape, begun) = (call.shape.clone(), begun.then_some(now));
+        let entry = LogEntry { group, members, sequence, operation, dtype, shape, issued: now, begun, ended: None };
         let mut ring = self.ring();
         let mark = ring.count;
         ring.count += 1;
@@ -108,13 +117,20 @@ impl Log {
     }
 }
 
+impl LogEntry {
+    /// The call in words, without its times: ``all_reduce(sum) of f32 [1024], call 12 of group `data` ``.
+    pub fn call(&self) -> String {
+        let of = match self.operation {
+            Operation::Barrier | Operation::Split => String::new(),
+            _ => format!(" of {} {:?}", self.dtype.name(), self.shape.as_slice()),
+        };
+        format!("{}{of}, call {} of group `{}`", self.operation, self.sequence, self.group)
+    }
+}
+
 impl fmt::Display for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.operation)?;
-        if !matches!(self.operation, Operation::Barrier | Operation::Split) {
-            write!(f, " of {} {:?}", self.dtype.name(), self.shape.as_slice())?;
-        }
-        write!(f, ", call {} of group `{}`", self.sequence, self.group)?;
+        f.write_str(&self.call())?;
         let seconds = |time: &Instant| format!("{:.1} s", time.elapsed().as_secs_f64());
         match (&self.begun, &self.ended) {
             (_, Some(ended)) => write!(f, ", which ended {} ago", seconds(ended)),
@@ -145,10 +161,10 @@ mod tests {
 
     #[test]
     fn the_last_calls_are_kept_in_their_order() {
-        let (log, group) = (Log::default(), Arc::from("g"));
+        let (log, group, members) = (Log::default(), Arc::from("g"), Arc::from([Rank(0)]));
         assert!(log.last().is_none() && log.entries().is_empty());
         for number in 1..=CAPACITY + 3 {
-            log.issue(&group, &call(number), true);
+            log.issue((&group, &members), &call(number), true);
             let first = number.saturating_sub(CAPACITY) + 1;
             assert_eq!(kept(&log), (first as u64..=number as u64).collect::<Vec<_>>());
             assert_eq!(log.last().map(|entry| entry.sequence), Some(number as u64));
@@ -157,11 +173,11 @@ mod tests {
 
     #[test]
     fn a_call_that_has_been_overwritten_is_not_changed() {
-        let (log, group) = (Log::default(), Arc::from("g"));
-        let first = log.issue(&group, &call(0), false);
-        let second = log.issue(&group, &call(1), false);
+        let (log, group, members) = (Log::default(), Arc::from("g"), Arc::from([Rank(0)]));
+        let first = log.issue((&group, &members), &call(0), false);
+        let second = log.issue((&group, &members), &call(1), false);
         for number in 2..=CAPACITY {
-            log.issue(&group, &call(number), false);
+            log.issue((&group, &members), &call(number), false);
         }
         log.begin(first);
         log.end(second);

@@ -45,6 +45,9 @@ pub enum Error {
         /// The process and its host, and since when, as far as they are known.
         holder: String,
     },
+    /// The program was run for its plan, which is made: see `epl plan`.
+    #[error("the plan is made, and the program ends here: EPL_PLAN asks for no more")]
+    PlanOnly,
     /// A rank failed and ended the run.
     #[error("{rank}: {cause}")]
     Rank {
@@ -75,9 +78,11 @@ impl Error {
         Self::InUse { path: path.display().to_string(), holder }
     }
 
-    /// The exit code for a program that ends with this error: 2 for a folder that [another run](Self::InUse) uses, else 1.
+    /// The exit code for a program that ends with this error: 2 for a folder that [another run](Self::InUse) uses, 0 for a
+    /// [plan](Self::PlanOnly) that was asked for, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::PlanOnly => 0,
             Self::InUse { .. } => 2,
             Self::Rank { cause, .. } => cause.exit_code(),
             _ => 1,

@@ -2,7 +2,8 @@
 //!
 //! A *worker* is a process that drives one rank or more. What starts workers, such as the program `epl-launch` of this
 //! crate, tells each by its environment which one it is ([`Worker`]); there they also read where they meet
-//! ([`rendezvous`]), and then tell each other small things under names ([`Store`]).
+//! ([`rendezvous`]), and then tell each other small things under names ([`Store`]). What their ranks do they tell whoever
+//! [watches](watch).
 //!
 //! ```text
 //!  epl-launch ──▶ environment ──▶ Worker ── meet ──▶ Meeting: Client ◀─── TCP ───▶ Server
@@ -19,6 +20,7 @@ mod error;
 mod store;
 pub mod rendezvous;
 mod worker;
+pub mod watch;
 
 pub use error::{Error, Result};
 pub use store::{MemoryStore, Store};

@@ -61,6 +61,19 @@ fn a_killed_run_goes_on_from_its_checkpoint_to_the_same_end() {
     assert_eq!(compared.status.code(), Some(0), "{}", String::from_utf8_lossy(&compared.stdout));
 }
 
+/// Without a terminal, as lines; the last of them when all have ended.
+#[test]
+fn who_watches_sees_the_steps_of_all_ranks() {
+    let folder = folder("watched files");
+    let program = moe_t5(&folder, "out", "5");
+    let program: Vec<&str> = program.iter().map(String::as_str).collect();
+    let start = ["--num_workers", "2", "--start", "threads", "--watch", "--"];
+    let ended = launch("watched", &[&start[..], &program].concat(), &[]).end(LIMIT);
+    ended.expect(0, &["epl-launch: rank 0: step 5/5, ", "epl-launch: rank 1: step 5/5, ", " tokens/s, "]);
+    let lines: Vec<&str> = ended.text.lines().filter(|line| line.starts_with("epl-launch: rank ")).collect();
+    assert!(lines[lines.len() - 2..].iter().all(|line| line.ends_with(", ended")), "{lines:?}");
+}
+
 #[test]
 fn a_restart_goes_on_with_no_other_run_that_the_folder_holds() {
     let folder = folder("other run files");

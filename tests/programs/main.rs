@@ -4,6 +4,7 @@ mod epl_ckpt;
 mod epl_corpus;
 mod epl_launch;
 mod epl_new;
+mod epl_plan;
 mod epl_plot;
 #[path = "../../epl-launch/tests/launch/launched.rs"]
 #[allow(dead_code, reason = "most of it is what the tests of the launcher itself need")]

@@ -10,14 +10,16 @@ use crate::error::{Error, Result};
 use crate::log::LogMark;
 use crate::operation::{Call, Operation};
 use crate::pending::{Helper, Pending, Ticket};
+use crate::rank::Rank;
 use crate::transport::{Links, Transport};
 
 /// One transport, used by one thread, in one total order of calls.
 pub(super) struct Communicator {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) rank_state: RankState,
-    /// The group's name, for the log.
+    /// The group's name and its ranks, for the log.
     name: Arc<str>,
+    members: Arc<[Rank]>,
     /// Made when it is first needed.
     helper: OnceLock<Helper>,
     /// The links of which this member is an end, by their members: made when they are first needed.
@@ -26,8 +28,8 @@ pub(super) struct Communicator {
 
 impl Communicator {
     pub(super) fn new(transport: Arc<dyn Transport>, rank_state: RankState) -> Self {
-        let (name, helper, links) = (Arc::from(transport.name()), OnceLock::new(), Links::default());
-        Self { transport, rank_state, name, helper, links }
+        let (name, members) = (Arc::from(transport.name()), Arc::from(transport.members()));
+        Self { transport, rank_state, name, members, helper: OnceLock::new(), links: Links::default() }
     }
 
     /// Makes the calling thread the owner of the rank, if there is none yet.
@@ -169,6 +171,6 @@ impl Communicator {
     /// Takes the number of a call and logs it; `begun`: that it goes out at once.
     fn issue(&self, call: &mut Call, begun: bool) -> LogMark {
         call.sequence = self.transport.reserve(call.operation);
-        self.rank_state.log.issue(&self.name, call, begun)
+        self.rank_state.log.issue((&self.name, &self.members), call, begun)
     }
 }

@@ -157,9 +157,15 @@ impl<M: Model> SurveyedModel<M> {
     }
 
     fn activations(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {
-        if !self.is_bounded {
-            return Ok(None);
-        }
+        if self.is_bounded { self.stored(sample) } else { Ok(None) }
+    }
+
+    /// What its segments store for backward; none where the program does not count.
+    ///
+    /// # Errors
+    ///
+    /// When a segment cannot be run.
+    pub fn stored(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {
         let (device, rows) = (self.lazy.place.device(), [self.rows[0], self.rows[1]]);
         let [few, many] = rows.map(|rows| sample.batch(rows, device));
         let mut batches = [few?, many?].into_iter();

@@ -19,6 +19,7 @@
 //! - `speeds`: of devices that are not alike.
 //! - `table`: what was measured, and what is asked of it.
 //! - `trial`: layouts that are run.
+//! - `for_plan`: what a plan is told, of a program that is run for it.
 
 mod sample;
 mod calibration;
@@ -28,6 +29,7 @@ mod rates;
 mod speeds;
 mod table;
 mod trial;
+mod for_plan;
 
 use epl_comm::ReduceOp;
 
@@ -69,7 +71,7 @@ impl Epl {
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)?;
+        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)?;
         let found = table.found(self.config())?;
         self.check_same(&found)?;
         let run = |config: &Config| trial::seconds(self, config, &mut model, optimizer, &mut sample);
@@ -90,7 +92,7 @@ impl Epl {
     ) -> Result<Choice> {
         let mesh = self.context().mesh();
         let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
-        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample)?.explain(self.config())
+        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
     }
 
     /// What a model's segments, where its layers are divided in each way that the configuration allows, an optimizer and this world's
@@ -106,7 +108,7 @@ impl Epl {
         mut sample: Sample<'_, M::Batch>,
     ) -> Result<CostTable> {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample)
+        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)
     }
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.
@@ -125,7 +127,8 @@ impl Epl {
     }
 
     /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
-    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. Collective.
+    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. In a program
+    /// that is run for its plan its activations are measured, and on a cluster that is described a step's time is predicted. Collective.
     ///
     /// ```
     /// # use burn::{nn::Linear, optim::AdamWConfig, tensor::Tensor};
@@ -153,6 +156,9 @@ impl Epl {
     where
         M::Batch: 'static,
     {
+        if let Some(wanted) = self.wanted() {
+            return self.for_plan(wanted, model, optimizer, data);
+        }
         if !self.config().searches() {
             return Ok((self.clone(), None));
         }

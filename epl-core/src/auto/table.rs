@@ -36,13 +36,15 @@ pub struct CostTable {
 }
 
 impl CostTable {
-    /// Measures in a world, where layers are divided in these ways. Collective.
+    /// Measures in a world, where layers are divided in these ways; where links are described, no collective, and the file of
+    /// `auto.calibration` stays as it is. Collective.
     pub(super) fn measured<M: Model, O: OptimizerConfig>(
         epl: &Epl,
         divisions: Vec<(usize, usize)>,
         model: &mut dyn FnMut(&Place) -> M,
         optimizer: &O,
         sample: &mut Sample<'_, M::Batch>,
+        links: Option<&Machine>,
     ) -> Result<Self> {
         let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         let (given, mut seconds) = (speeds::given(epl)?, 0.0);
@@ -71,10 +73,15 @@ impl CostTable {
             Some(speeds) => ClusterDevices::new(speeds.into_iter().map(traits).collect()),
             None => ClusterDevices::alike(epl.cluster().world_size(), None),
         };
-        let calls = known.calls(|| calibrate::calls(epl))?;
+        let calls = match links {
+            Some(_) => Vec::new(),
+            None => known.calls(|| calibrate::calls(epl))?,
+        };
         let rates = known.rates(rates::key(epl, optimizer)?, || rates::rates(epl, optimizer))?;
-        known.write(world)?;
-        Ok(Self {
+        if links.is_none() {
+            known.write(world)?;
+        }
+        let measured = Self {
             cluster: epl.cluster().clone(),
             columns: all,
             network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
@@ -85,7 +92,11 @@ impl CostTable {
             rows: sample.rows(),
             lanes: epl.world().lanes(),
             is_bounded: epl.config().offload.device_bytes.is_some(),
-        })
+        };
+        match links {
+            Some(links) => measured.over_links(links),
+            None => Ok(measured),
+        }
     }
 
     /// The same, where collectives take what the links of a described cluster let them, in place of what was measured, and cost the

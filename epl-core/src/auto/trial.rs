@@ -32,7 +32,7 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
 ) -> Result<f64> {
     // A trace is of the run, not of what is tried before it.
     let config = Config { profile: Config::default().profile, ..config.clone() };
-    let epl = epl.with_config(config.clone())?;
+    let epl = epl.with_config(config.clone())?.unwanted();
     let micro_batches = config.num_micro_batch(epl.context().mesh().replicas())?;
     let (world, shard) = (epl.world().clone(), BatchShard::of(epl.context(), micro_batches)?);
     let device = epl.place().device().clone().inner();

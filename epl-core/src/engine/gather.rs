@@ -45,12 +45,16 @@ pub(crate) fn gather<M: Module>(
 }
 
 impl<M: Model> LaidOutModel<M> {
-    /// The parameters, whole, by path: for an export of a model that is not trained, and so needs no engine. Collective.
+    /// The parameters, whole, by path: for an export of a model that is not trained, and so needs no engine. None in a program
+    /// that is run for its plan, where they have no values. Collective.
     ///
     /// # Errors
     ///
     /// When a peer fails.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
+        if self.wanted.is_some() {
+            return Ok(BTreeMap::new());
+        }
         gather(&self.params, &self.plan, self.context(), &GatherSource::Parameters)
     }
 }

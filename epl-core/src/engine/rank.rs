@@ -45,11 +45,16 @@ impl<M: Model> Engine<M> {
     /// # Errors
     ///
     /// As [`Epl::build`] and [`new`](Self::new), and when the plan needs more of the device than `offload.device_bytes`: by
-    /// how much, and the first setting with which it would fit.
+    /// how much, and the first setting with which it would fit. In a program that is run for its plan
+    /// [`Error::PlanOnly`](crate::Error::PlanOnly), once that is made.
     pub fn build<O: OptimizerConfig>(epl: &Epl, model: impl FnMut(&Place) -> M, optimizer: &O) -> Result<Self> {
         check_finite(O::NAME, optimizer)?;
         let settings = EngineSettings::from_config(epl.config());
-        Self::of(epl.draw(epl.plan(model)?.for_optimizer(optimizer, settings)?)?, optimizer)
+        let planned = epl.plan(model)?.for_optimizer(optimizer, settings)?;
+        if let Some(wanted) = epl.wanted() {
+            return Err(wanted.made(&planned.builder, optimizer.state()?));
+        }
+        Self::of(epl.draw(planned)?, optimizer)
     }
 
     /// Makes the engine of a model that [`Epl::build`](crate::Epl::build) laid out. Collective.
@@ -62,12 +67,16 @@ impl<M: Model> Engine<M> {
     pub fn new<O: OptimizerConfig>(built: LaidOutModel<M>, optimizer: &O, settings: EngineSettings) -> Result<Self> {
         settings.check()?;
         check_finite(O::NAME, optimizer)?;
+        if let Some(wanted) = &built.wanted {
+            let (builder, _) = built.builder.clone().for_optimizer(optimizer, settings)?;
+            return Err(wanted.made(&builder, optimizer.state()?));
+        }
         Self::of(built.for_optimizer(optimizer, settings)?, optimizer)
     }
 
     /// The engine of a model that is laid out for this optimizer.
     fn of<O: OptimizerConfig>(built: LaidOutModel<M>, optimizer: &O) -> Result<Self> {
-        let LaidOutModel { params, builder, plan, place } = built;
+        let LaidOutModel { params, builder, plan, place, wanted: _ } = built;
         let (context, device) = (place.context().clone(), Place::device(&place).clone());
         let optimizer = ResolvedOptimizer::new(optimizer, &builder.config.optimizer, plan.records())?;
         // What is collective comes first: the rest may fail on one rank.

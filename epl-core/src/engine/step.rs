@@ -15,6 +15,7 @@ use super::rank::Engine;
 use super::report::StepReport;
 use super::run::StepRun;
 use crate::error::{Error, Result};
+use crate::launch::stepped;
 use crate::model::segment::Model;
 use crate::offload::Update;
 
@@ -108,6 +109,10 @@ impl<M: Model> Engine<M> {
         // A step that is skipped loads no kernel of the update. Stages may load some between a send and a receive at any time.
         if self.plan.stages.count() == 1 && !self.is_trial {
             self.context.world().warmed_up();
+        }
+        if !self.is_trial {
+            let weight = report.weights.first().map_or(0.0, |(_, weight)| *weight);
+            stepped(self.context.world(), self.state.steps, weight);
         }
         Ok(report)
     }

@@ -23,6 +23,7 @@ impl Epl {
             mesh,
             self.world().clone(),
             self.trace(),
+            self.wanted().cloned(),
         )
     }
 
@@ -33,28 +34,36 @@ impl Epl {
     ///
     /// What is wrong with the configuration.
     pub(crate) fn in_thought(&self, config: Config) -> Result<Self> {
-        thought_of(config, 0, |config, mesh, world, trace| {
-            let cluster = Cluster::local(mesh.world_size())?;
-            Self::on_cluster(config, (cluster, self.place().device().clone()), mesh, world, Some(trace))
+        thought_of(config, None, 0, |config, (cluster, mesh), world, trace| {
+            let device = self.place().device().clone();
+            // It serves a measure, and is no engine of the program's.
+            Self::wanting(config, (cluster, device), mesh, world, Some(trace), None)
         })
         .map(|(epl, _)| epl)
     }
 }
 
-/// A rank of a world that is only thought of, as large as a configuration asks for; and what it would send.
+/// A rank of a world that is only thought of, of a cluster or as large as a configuration asks for; and what it would send.
 pub(super) fn thought_of<T>(
     mut config: Config,
+    cluster: Option<Cluster>,
     rank: usize,
-    f: impl FnOnce(Config, Mesh, epl_comm::ProcessGroup, Trace) -> Result<T>,
+    f: impl FnOnce(Config, (Cluster, Mesh), epl_comm::ProcessGroup, Trace) -> Result<T>,
 ) -> Result<(T, dry::Traffic)> {
     config.validate()?;
-    let mesh = Mesh::from_config(&config)?;
+    let (cluster, mesh) = match cluster {
+        Some(cluster) => (cluster.clone(), Mesh::on_cluster(&cluster, &config)?),
+        None => {
+            let mesh = Mesh::from_config(&config)?;
+            (Cluster::local(mesh.world_size())?, mesh)
+        }
+    };
     let (world, traffic) = dry::world(mesh.world_size(), rank)?;
     // With what is only said beside a file.
     config.profile = ProfileConfig { segments: config.profile.segments, ..Config::default().profile };
     // Switched on where the calls of segments are wanted.
     let trace = Trace::new();
     trace.switch(false);
-    let value = epl_comm::catch(|| f(config, mesh, world, trace))??;
+    let value = epl_comm::catch(|| f(config, (cluster, mesh), world, trace))??;
     Ok((value, traffic))
 }

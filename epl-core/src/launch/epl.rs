@@ -1,10 +1,13 @@
 //! What a rank knows, and how it builds models.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::tensor::Device;
 use epl_comm::{ProcessGroup, Trace};
 
 use super::fusion::one_block_at_a_time;
+use super::plan_only::WantedPlan;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
@@ -32,6 +35,8 @@ pub struct Epl {
     world: ProcessGroup,
     trace: Option<Trace>,
     place: Place,
+    /// Where the program is run for its plan.
+    wanted: Option<Arc<WantedPlan>>,
 }
 
 /// A model that is laid out and whose parameters have values, with its plan.
@@ -41,6 +46,8 @@ pub struct LaidOutModel<M> {
     pub(crate) builder: PlanBuilder,
     pub(crate) plan: Plan,
     pub(crate) place: Place,
+    /// Where the program is run for its plan: parameters have no values then.
+    pub(crate) wanted: Option<Arc<WantedPlan>>,
 }
 
 impl<M: Module> LaidOutModel<M> {
@@ -69,7 +76,7 @@ impl<M: Module> LaidOutModel<M> {
     /// Changes the model, such as by loading a checkpoint into it or freezing a part. Collective.
     ///
     /// A checkpoint brings identifiers of its own; the parameters get back those of the plan. Under ZeRO v3 `f` gets the
-    /// whole model, and every rank needs the memory for it.
+    /// whole model, and every rank needs the memory for it. In a program that is run for its plan `f` is not called.
     ///
     /// # Errors
     ///
@@ -78,7 +85,10 @@ impl<M: Module> LaidOutModel<M> {
     where
         M: Model,
     {
-        let Self { params, builder, plan, place } = self;
+        if self.wanted.is_some() {
+            return Ok(self);
+        }
+        let Self { params, builder, plan, place, wanted } = self;
         let (context, device) = (place.context(), place.device().clone().without_autodiff());
         let (model, storage) = params.into_whole(&plan.params, context, &device)?;
         let whole = plan.unparked();
@@ -87,7 +97,7 @@ impl<M: Module> LaidOutModel<M> {
         let builder = builder.with_frozen(&init::frozen(&model, records, context)?);
         let plan = builder.plan()?;
         let params = ParamStore::of(model, &plan.params, storage, &device)?;
-        Ok(Self { params, builder, plan, place })
+        Ok(Self { params, builder, plan, place, wanted })
     }
 
     /// Fills the model from stored tensors: a folder of Hugging Face, a record of Burn, another run's parameters. Every
@@ -112,19 +122,19 @@ impl<M: Model> LaidOutModel<M> {
     /// When the plan needs more of the device than `offload.device_bytes`, the optimizer's settings cannot be read, or one of
     /// its groups has no parameter.
     pub(crate) fn for_optimizer<O: OptimizerConfig>(self, optimizer: &O, settings: EngineSettings) -> Result<Self> {
-        let Self { params, builder, plan: before, place } = self;
+        let Self { params, builder, plan: before, place, wanted } = self;
         let (builder, plan) = builder.for_optimizer(optimizer, settings)?;
         let records = || before.records().iter().zip(plan.records());
         if records().all(|(before, record)| before.trainable == record.trainable) {
             let params = params.recut(&before.params, &plan.params, place.context())?;
-            return Ok(Self { params, builder, plan, place });
+            return Ok(Self { params, builder, plan, place, wanted });
         }
         // Its groups freeze some: the units are others.
         let device = place.device().clone().without_autodiff();
         let (model, storage) = params.into_whole(&before.params, place.context(), &device)?;
         let model = freeze(model, before.records(), builder.frozen_by_groups());
         let params = ParamStore::of(model, &plan.params, storage, &device)?;
-        Ok(Self { params, builder, plan, place })
+        Ok(Self { params, builder, plan, place, wanted })
     }
 }
 
@@ -152,6 +162,18 @@ impl Epl {
         world: ProcessGroup,
         trace: Option<Trace>,
     ) -> Result<Self> {
+        Self::wanting(config, (cluster, device), mesh, world, trace, WantedPlan::of_process()?)
+    }
+
+    /// [`on_cluster`](Self::on_cluster), run for a plan or not.
+    pub(super) fn wanting(
+        config: Config,
+        (cluster, device): (Cluster, Device),
+        mesh: Mesh,
+        world: ProcessGroup,
+        trace: Option<Trace>,
+        wanted: Option<Arc<WantedPlan>>,
+    ) -> Result<Self> {
         config.validate()?;
         one_block_at_a_time(&device)?;
         if let (None, false) = (&trace, config.profile.trace.is_empty()) {
@@ -172,7 +194,7 @@ impl Epl {
             Some(trace) => world.traced(trace),
             None => world,
         };
-        Self::joined(config, (cluster, device), mesh, world, trace)
+        Self::joined(config, (cluster, device), mesh, world, trace, wanted)
     }
 
     /// A rank of a world whose calls are traced already, if they are. Collective.
@@ -182,13 +204,24 @@ impl Epl {
         mesh: Mesh,
         world: ProcessGroup,
         trace: Option<Trace>,
+        wanted: Option<Arc<WantedPlan>>,
     ) -> Result<Self> {
         let mesh = mesh.with_row_weights(config.io.row_weights.clone());
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
         let place = Place::new(device, context);
-        Ok(Self { config, cluster, world, trace, place })
+        Ok(Self { config, cluster, world, trace, place, wanted })
+    }
+
+    /// What the program is run for, where that is its plan.
+    pub(crate) fn wanted(&self) -> Option<&Arc<WantedPlan>> {
+        self.wanted.as_ref()
+    }
+
+    /// The same rank, whose engines are not those that a plan is wanted of.
+    pub(crate) fn unwanted(self) -> Self {
+        Self { wanted: None, ..self }
     }
 
     /// The workers and devices that exist.
@@ -237,7 +270,7 @@ impl Epl {
         self.draw(self.plan(model)?)
     }
 
-    /// Draws a model that is planned. Collective.
+    /// Draws a model that is planned; in a program that is run for its plan nothing is drawn. Collective.
     ///
     /// # Errors
     ///
@@ -245,12 +278,16 @@ impl Epl {
     pub fn draw<M: Model>(&self, planned: LazyModel<M>) -> Result<LaidOutModel<M>> {
         let LazyModel { model, builder, plan, place } = planned;
         let (context, storage) = (place.context(), StateStorage::from_config(&builder.config)?);
+        if self.wanted.is_some() {
+            let params = ParamStore::undrawn(model, storage);
+            return Ok(LaidOutModel { params, builder, plan, place, wanted: self.wanted.clone() });
+        }
         let mut params = init::draw(model, &plan.params, context, storage, place.device())?;
         params.freeze(plan.records(), builder.frozen_by_groups());
         let builder = builder.with_frozen(&init::frozen(params.model(), plan.records(), context)?);
         let drawn = builder.plan()?;
         plan.check_drawn(&drawn)?;
-        Ok(LaidOutModel { params, builder, plan: drawn, place })
+        Ok(LaidOutModel { params, builder, plan: drawn, place, wanted: None })
     }
 
     /// Lays a model out as [`build`](Self::build) does, and draws nothing: what it would need, of any size, in a world of

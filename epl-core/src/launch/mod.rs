@@ -2,13 +2,15 @@
 //!
 //! - `epl`: what a rank knows, and how it builds models.
 //! - `elsewhere`: the same rank in another layout, or in a world that is only thought of.
+//! - `plan_only`: a program that is run for its plan.
 //! - `device`: which device each rank of a worker drives; `fusion`: what Burn may fuse there.
 //! - `allocator`: memory that is freed stays with the process.
 //! - `joined`: which workers there are, and over what their ranks communicate.
 //! - `ranks`: those of this process, over what carries them; `nccl`: ranks with a GPU each.
-//! - `record`: the file with what every rank did.
+//! - `record`: the file with what every rank did; `watched`: what it does, for `epl-launch --watch`.
 
 mod epl;
+mod plan_only;
 mod elsewhere;
 mod allocator;
 mod device;
@@ -18,14 +20,21 @@ mod joined;
 mod nccl;
 mod ranks;
 mod record;
+mod watched;
 
+use std::sync::Arc;
+
+use burn::tensor::Device;
 use epl_comm::dry::Traffic;
 use epl_comm::{ProcessGroup, Trace};
 
 pub use epl::{Epl, LaidOutModel};
 use joined::Joined;
 pub(crate) use joined::leave_workers;
+pub(crate) use plan_only::WantedPlan;
 use record::Record;
+use watched::Watched;
+pub(crate) use watched::{of_run, stepped};
 
 use crate::config::Config;
 use crate::error::Result;
@@ -37,10 +46,13 @@ use crate::error::Result;
 /// `epl-launch`, `mpirun` or the like, this process's share of the ranks of all workers: the option
 /// `communication.transport`.
 ///
+/// Where the environment asks for the program's plan (`epl plan`), `f` is run as one rank of a world that is only thought of, until it
+/// builds an engine, and nothing is trained.
+///
 /// # Errors
 ///
 /// What is wrong with the configuration, before any rank starts; then the first failure, with the rank that caused it;
-/// the other ranks are released.
+/// the other ranks are released. [`Error::PlanOnly`](crate::Error::PlanOnly) where the plan was asked for, and is made.
 pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> Result<Vec<T>> {
     launch_traced(config, None, f)
 }
@@ -54,7 +66,7 @@ pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> 
 ///
 /// What is wrong with the configuration, a rank that the mesh does not have, or what `f` returns.
 pub fn launch_dry<T>(config: &Config, rank: usize, f: impl FnOnce(Epl) -> Result<T>) -> Result<(T, Traffic)> {
-    elsewhere::thought_of(config.clone(), rank, |config, mesh, world, trace| {
+    elsewhere::thought_of(config.clone(), None, rank, |config, (_, mesh), world, trace| {
         f(Epl::new(config, mesh, world, Some(trace))?)
     })
 }
@@ -68,17 +80,39 @@ pub fn launch_traced<T: Send>(
     f: impl Fn(Epl) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     config.validate()?;
+    let wanted = WantedPlan::of_process()?;
+    wanted.as_ref().map_or(Ok(()), |wanted| wanted.check_alone(config))?;
+    if let Some(wanted) = wanted.as_ref().filter(|wanted| !wanted.needs_ranks(config)) {
+        return Err(wanted.ended(in_thought(config, wanted, &f).err()));
+    }
     if config.cluster.keep_freed_memory {
         // Before there are other threads.
         allocator::keep_freed_memory();
     }
     let joined = Joined::new(config)?;
     let record = Record::open(config, trace, joined.cluster.worker_index())?;
-    let run = |world| f(on_rank(world, config, &joined, &record)?);
+    let watched = Watched::begin(joined.cluster.worker_index());
+    let run = |world: ProcessGroup| {
+        watched.add(&world);
+        f(on_rank(world, config, &joined, &record)?)
+    };
     let ran = ranks::run(&joined, config, run).inspect_err(|error| joined.tell(error));
     // Of a run that failed, too: it shows where.
     let written = record.write();
+    if let Some(wanted) = wanted {
+        return Err(wanted.ended(ran.err()));
+    }
     ran.and_then(|values| written.map(|()| values))
+}
+
+/// Runs `f` as the first rank of the world that a plan is wanted of.
+fn in_thought<T>(config: &Config, wanted: &Arc<WantedPlan>, f: impl FnOnce(Epl) -> Result<T>) -> Result<T> {
+    let cluster = wanted.cluster(config)?;
+    let ran = elsewhere::thought_of(config.clone(), cluster, 0, |config, (cluster, mesh), world, trace| {
+        let at = (cluster, Device::default().autodiff());
+        f(Epl::wanting(config, at, mesh, world, Some(trace), Some(wanted.clone()))?)
+    });
+    ran.map(|(value, _)| value)
 }
 
 /// What a rank of this process is given: no part of [`launch_traced`], which is compiled anew for each closure.

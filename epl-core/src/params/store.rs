@@ -146,6 +146,11 @@ impl<M: Module> ParamStore<M> {
         Ok(parking.finish().beside(model, storage))
     }
 
+    /// A model whose parameters have no values, for its plan alone.
+    pub fn undrawn(model: M, storage: StateStorage) -> Self {
+        Self { model: Some(model), flats: Vec::new(), storage }
+    }
+
     /// The model, without what lies beside it.
     pub fn model(&self) -> &M {
         self.model.as_ref().expect("the model is only away while it is changed")

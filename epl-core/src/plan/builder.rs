@@ -97,6 +97,11 @@ impl PlanBuilder {
         Self { layout, ..self }
     }
 
+    /// The mesh of the plans.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
     /// Whether layers take something over all rows of a micro-batch.
     pub fn is_over_micro_batch(&self) -> bool {
         !self.survey.over_micro_batch.is_empty()

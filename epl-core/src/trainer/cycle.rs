@@ -10,6 +10,7 @@ use crate::data::{BatchShard, Loader, TrainData};
 use crate::engine::StepReport;
 use crate::error::Result;
 use crate::evaluate::{Values, join};
+use crate::launch::of_run;
 use crate::model::segment::Model;
 use crate::trainer::learning_rate::LearningRate;
 
@@ -29,6 +30,7 @@ impl<M: Model> Cycle<'_, '_, M> {
     {
         self.tell(|hook, run| hook.before_run(run))?;
         self.serve()?;
+        of_run(self.run.context().world(), self.run.step(), self.run.steps());
         if !self.run.is_over() {
             let share = BatchShard::of(self.run.context(), self.config.micro_batches)?;
             let (device, ahead) = (self.run.engine().device(), self.config.ahead()?);

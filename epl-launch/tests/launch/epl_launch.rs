@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::launched::{LIMIT, Launched, PROMPTLY, folder, has_mpi, launch, parent, script, signal, until};
+use epl_launch::watch::{Group, OpenCall, RankStatus, Reporter};
 use epl_launch::{Store, Worker};
 
 /// Says who it is, and waits for ever, as does a process of its own.
@@ -129,6 +130,14 @@ fn joins() {
             std::process::exit(0);
         }
         "leaves" => return,
+        "tells what it does" => {
+            let number = worker.worker();
+            let reporter = Reporter::from_environment(number, move || vec![doing(number)]);
+            assert!(reporter.is_some(), "somebody watches");
+            // Longer than it takes until it is told where there is no terminal.
+            thread::sleep(Duration::from_secs(6));
+            return;
+        }
         _ => {}
     }
     let error = until("a failure", LIMIT, || client.failure());
@@ -145,6 +154,35 @@ fn joining_with(name: &str, what: &str, more: &[&str], environment: &[(&str, &st
     let own = own.to_str().expect("it is text");
     let environment = [&[("EPL_TEST_JOINS", what)], environment].concat();
     launch(name, &[&TWO, more, &["--", own, "--exact", "epl_launch::joins", "--nocapture"]].concat(), &environment)
+}
+
+/// A rank that has made four steps, or five; the first one is in a barrier to which the second has not come.
+fn doing(rank: usize) -> RankStatus {
+    let group = Group { name: "world".into(), members: vec![0, 1] };
+    let open = || OpenCall {
+        group: group.clone(),
+        sequence: 7,
+        words: "barrier, call 7 of group `world`".into(),
+        since: Duration::from_secs(2),
+    };
+    let (call, calls) = ((rank == 0).then(open), vec![(group.clone(), 7 - rank as u64)]);
+    RankStatus { rank, step: 4 + rank as u64, steps: Some(9), call, calls, ..RankStatus::default() }
+}
+
+#[test]
+fn who_watches_sees_what_ranks_do_and_for_whom_they_wait() {
+    let ended = joining("watched", "tells what it does", &["--watch"]).end(LIMIT);
+    ended.expect(
+        0,
+        &["epl-launch: rank 0: step 4/9, ", " for rank 1 in barrier, call 7 of group `world`\n", "epl-launch: rank 1: step 5/9, "],
+    );
+    let of_second: Vec<&str> = ended.text.lines().filter(|line| line.contains("rank 1: step")).collect();
+    assert!(of_second.len() >= 2 && of_second[0].ends_with(", runs"), "{of_second:?}");
+    assert!(of_second[of_second.len() - 1].ends_with(", ended"), "{of_second:?}");
+    // Who does not watch sees nothing, and the programs are told of no folder.
+    let ended = launch("unwatched", &script(&TWO, "echo \"folder: $EPL_LAUNCH_WATCH\""), &[]).end(LIMIT);
+    ended.expect(0, &["[worker 0] folder: \n"]);
+    assert!(!ended.text.contains("rank 0"), "{}", ended.text);
 }
 
 #[test]

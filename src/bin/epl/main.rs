@@ -3,21 +3,29 @@
 //! ```text
 //! epl new mine                            a project with the smallest program, its options and a test
 //! epl launch --workers 2 -- mine          epl-launch
+//! epl plan zero.level=v1 -- mine           what a program would need, without a step
+//! epl plan --model llama3-8b cluster.ranks=8
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
 //! epl trace out/trace*.json --out all.json   one trace of those of several processes
 //! epl plot out/a out/b --out both.svg     the losses of several runs in one picture
+//! epl completions bash                    for a shell
 //! ```
 //!
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
 
+mod completions;
+mod model;
 mod new;
+mod plan;
 
 use std::ffi::OsString;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 #[derive(Parser)]
 #[command(name = "epl", version, about = "Trains Burn models across many devices")]
@@ -37,6 +45,13 @@ enum Action {
         #[arg(long, value_name = "DIR")]
         epl: Option<PathBuf>,
     },
+    /// Prints the plan of a program: its layout, what each rank needs, and where a cluster is described, a step's time.
+    ///
+    /// The program is run until it has built its engine: nothing is drawn, and no step is made.
+    Plan(plan::Plan),
+    /// Builds the engine of a known model: what `epl plan --model` runs.
+    #[command(hide = true)]
+    BuildModel(model::KnownModel),
     /// Joins the traces (profile.trace) of a run's processes, whose clocks it brings together.
     Trace {
         /// The file of each process, such as out/trace.json out/trace.worker1.json
@@ -58,9 +73,26 @@ enum Action {
         #[arg(long, value_name = "KEY", default_value = "loss")]
         key: String,
     },
+    /// Prints a script that has a shell complete commands and options.
+    ///
+    /// Of bash it belongs into ~/.local/share/bash-completion/completions/epl.
+    Completions {
+        /// The shell.
+        shell: Shell,
+        /// Of another program, the options of the library, such as zero.level=, that it takes on its command line.
+        #[arg(long = "for", value_name = "PROGRAM")]
+        program: Option<String>,
+    },
     #[command(external_subcommand)]
     Program(Vec<OsString>),
 }
+
+/// The programs that have short names here.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("launch", "Starts the workers of a run, watches over them, and ends them together"),
+    ("ckpt", "Looks into checkpoints"),
+    ("corpus", "Makes a corpus of tokens"),
+];
 
 /// Joins traces, and says how well their clocks are known.
 fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
@@ -76,6 +108,17 @@ fn join(files: &[PathBuf], out: &Path) -> Result<(), String> {
 fn plot(runs: &[PathBuf], key: &str, out: &Path) -> Result<(), String> {
     epl::trainer::plot_runs(runs, key, out).map_err(|error| error.to_string())?;
     println!("{} shows {key} of {} runs", out.display(), runs.len());
+    Ok(())
+}
+
+/// Prints the script of a shell.
+fn complete(shell: Shell, program: Option<&str>) -> Result<(), String> {
+    let script = match program {
+        None => completions::of_epl(shell),
+        Some(program) => completions::of_program(shell, program)?,
+    };
+    // Who reads may have read enough.
+    let _ = stdout().write_all(script.as_bytes());
     Ok(())
 }
 
@@ -97,6 +140,9 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
+        Action::Plan(plan) => plan.print().map(|()| ExitCode::SUCCESS),
+        Action::BuildModel(known) => known.build().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
+        Action::Completions { shell, program } => complete(shell, program.as_deref()).map(|()| ExitCode::SUCCESS),
         Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
         Action::Plot { runs, out, key } => plot(&runs, &key, &out).map(|()| ExitCode::SUCCESS),
         Action::Program(words) => run(&words),

@@ -11,6 +11,7 @@
 //! | `R/done/M` | nothing: the workers of machine M have ended well | machine M |
 //! | `R/can/M` | whether machine M can start once more | machine M |
 //! | `R/again` | the restart decision: `yes`, or the machine that does not | the first machine, once all can; or who refuses |
+//! | `R/watch/M/N` | what the ranks of machine M do, until the first machine has read it | machine M, if it watches |
 //! | `left/M` | nothing: machine M has left, and sets no key any more | machine M |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,7 +71,7 @@ fn of_machines(text: &str) -> String {
 }
 
 /// A value, if somebody sets it within so long.
-fn heard(client: &Client, key: &str, wait: Duration) -> Result<Option<Vec<u8>>> {
+pub(crate) fn heard(client: &Client, key: &str, wait: Duration) -> Result<Option<Vec<u8>>> {
     match client.get(key, wait) {
         Ok(value) => Ok(Some(value)),
         Err(Error::Unset { .. }) => Ok(None),

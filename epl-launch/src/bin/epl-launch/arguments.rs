@@ -29,6 +29,11 @@ pub(crate) struct Arguments {
     /// workers, merged-0.log
     #[arg(long = "log_dir", alias = "log-dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
+    /// Shows what every rank does: its steps, tokens in a second, memory, and for whom it waits; on a terminal as a screen below the
+    /// lines of the workers, else as lines. Of programs that train with EPL; on the first machine of the ranks of all machines that
+    /// are given it
+    #[arg(long)]
+    pub watch: bool,
     /// How many times a run that failed is started again; the program is told so (EPL_LAUNCH_RESTART) and goes on from
     /// the latest checkpoint that it came to in this launch (EPL_LAUNCH_ID)
     #[arg(long = "max_restarts", alias = "max-restarts", value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]

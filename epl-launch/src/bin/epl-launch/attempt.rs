@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use epl_launch::rendezvous::Fault;
 
 use crate::agents::Agents;
+use crate::all_machines::AllMachines;
 use crate::outcome::{Evidence, Outcome};
 use crate::root_cause::{IS_KNOWN, News};
+use crate::screen::Screen;
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
 use crate::spec::{RootCause, Word};
@@ -84,7 +86,12 @@ impl Agents {
 
     fn run_attempt(self: &Arc<Self>, restart: u32, signals: &Signals) -> Result<Outcome, String> {
         let run = &self.run;
-        let spec = run.spec(restart);
+        let mut spec = run.spec(restart);
+        // Until all have ended.
+        let machines = || AllMachines::new(self.clone(), restart);
+        let screen = run.arguments.watch.then(|| Screen::start(machines(), spec.local_ranks, &run.merged));
+        let screen = screen.transpose().map_err(|error| format!("--watch: {error}"))?;
+        spec.watched = screen.as_ref().map(|screen| screen.folder().as_os_str().to_os_string());
         let socket = Socket::open(&run.merged, &spec).map_err(|error| error.to_string())?;
         let _programs = self.serve_programs(restart, socket.sender()).map_err(|error| error.to_string())?;
         let living = run.start(spec.first, &socket.path()).inspect_err(|_| end_all(Duration::ZERO, |_, _| {}))?;

@@ -142,7 +142,7 @@ impl Keeper {
             None => Command::new(program),
         };
         command.args(arguments);
-        for name in [KEEPER, WORKER, "EPL_LAUNCH_RENDEZVOUS", "EPL_LAUNCH_SECRET"] {
+        for name in [KEEPER, WORKER, "EPL_LAUNCH_RENDEZVOUS", "EPL_LAUNCH_SECRET", "EPL_LAUNCH_WATCH"] {
             command.env_remove(name);
         }
         let local = self.worker - first;
@@ -155,6 +155,7 @@ impl Keeper {
         ];
         command.envs(numbers.map(|(name, number)| (format!("EPL_LAUNCH_{name}"), number.to_string())));
         command.env("EPL_LAUNCH_ID", id).env("EPL_LAUNCH_TRANSPORT", &self.spec.transport);
+        command.envs(self.spec.watched.iter().map(|folder| ("EPL_LAUNCH_WATCH", folder)));
         if let (Some(secret), Some(address)) = (&self.spec.program_secret, address) {
             command.env("EPL_LAUNCH_RENDEZVOUS", address);
             command.env("EPL_LAUNCH_SECRET", secret);

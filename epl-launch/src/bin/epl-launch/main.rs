@@ -20,6 +20,7 @@
 //! - `system`, `tree`, `signals`: processes.
 //! - `spec`, `output`, `keeper`: one worker.
 //! - `socket`, `outcome`, `run`, `root_cause`, `agents`, `attempt`: the agent of a machine.
+//! - `screen`, `all_machines`: what ranks do.
 
 mod arguments;
 mod program;
@@ -36,6 +37,8 @@ mod outcome;
 mod run;
 mod root_cause;
 mod agents;
+mod all_machines;
+mod screen;
 mod attempt;
 
 use std::env::VarError;

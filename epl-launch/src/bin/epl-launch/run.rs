@@ -71,6 +71,7 @@ impl Run {
             restart,
             program_secret: self.programs_meet().then(|| self.secret.clone()),
             log_dir: arguments.log_dir.clone().map(PathBuf::into_os_string),
+            watched: None,
             patience: arguments.patience,
             grace: arguments.grace,
             devices: self.devices.clone(),

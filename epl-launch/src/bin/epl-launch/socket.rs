@@ -39,26 +39,58 @@ pub(crate) enum Told {
     Failed(RootCause),
 }
 
-/// All lines of all workers, with whose they are.
+/// All lines of all workers, with whose they are; and below them the screen, if there is one.
 #[derive(Clone)]
-pub(crate) struct Merged(Arc<Mutex<Option<File>>>);
+pub(crate) struct Merged(Arc<Mutex<Shown>>);
+
+struct Shown {
+    file: Option<File>,
+    /// The lines of the screen that stand in the terminal, below all others.
+    screen: Vec<String>,
+}
+
+impl Shown {
+    /// Takes the screen away, so that a line can be written where it begins.
+    fn erase(&self) -> Vec<u8> {
+        if self.screen.is_empty() { Vec::new() } else { format!("\x1b[{}A\r\x1b[J", self.screen.len()).into_bytes() }
+    }
+
+    fn drawn(&self) -> Vec<u8> {
+        self.screen.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect()
+    }
+}
+
+/// A terminal that takes nothing ends no run.
+fn write_out(bytes: &[u8]) {
+    let _ = io::stdout().write_all(bytes).and_then(|()| io::stdout().flush());
+}
 
 impl Merged {
     /// To the terminal, and to a file.
     pub fn new(file: Option<&Path>) -> io::Result<Self> {
         let file = file.map(File::create).transpose()?;
-        Ok(Self(Arc::new(Mutex::new(file))))
+        Ok(Self(Arc::new(Mutex::new(Shown { file, screen: Vec::new() }))))
     }
 
     /// A line, whole. A terminal or a disk that takes none ends no run.
     pub fn line(&self, is_error: bool, prefix: &str, line: &[u8]) {
         let line = [prefix.as_bytes(), line, b"\n"].concat();
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = match is_error {
-            true => io::stderr().write_all(&line),
-            false => io::stdout().write_all(&line).and_then(|()| io::stdout().flush()),
-        };
-        let _ = file.as_mut().map(|file| file.write_all(&line));
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        write_out(&shown.erase());
+        match is_error {
+            true => drop(io::stderr().write_all(&line)),
+            false => write_out(&line),
+        }
+        write_out(&shown.drawn());
+        let _ = shown.file.as_mut().map(|file| file.write_all(&line));
+    }
+
+    /// Draws the screen in the place of the one before; of no lines, it is gone.
+    pub fn draw(&self, screen: Vec<String>) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let erased = shown.erase();
+        shown.screen = screen;
+        write_out(&[erased, shown.drawn()].concat());
     }
 
     /// Something that the agent itself has to say.
@@ -188,7 +220,7 @@ mod tests {
 
     fn spec() -> Spec {
         let text = r#"{"workers":1,"local_ranks":1,"first":0,"transport":"threads","restart":0,"program_secret":null,
-            "log_dir":null,"patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,
+            "log_dir":null,"watched":null,"patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,
             "program":{"Unix":[97]},"arguments":[]}"#;
         serde_json::from_str(text).expect("a spec")
     }

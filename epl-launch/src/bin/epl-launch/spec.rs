@@ -29,6 +29,8 @@ pub(crate) struct Spec {
     /// What programs know, where they meet.
     pub program_secret: Option<String>,
     pub log_dir: Option<OsString>,
+    /// The folder where it tells what its ranks do, if somebody watches.
+    pub watched: Option<OsString>,
     pub patience: Duration,
     pub grace: Duration,
     /// The GPUs of all workers of this machine.

@@ -71,6 +71,21 @@ fn joining_machines(name: &str, what: &str) -> [Launched; 2] {
 }
 
 #[test]
+fn the_first_machine_that_watches_sees_the_ranks_of_all() {
+    let list = machines();
+    let [mut first, mut second] = ["0", "1"].map(|rank| {
+        let machine = ["--watch", "--machine_list", &list, "--machine_rank", rank];
+        joining_with(&format!("watched {rank}"), "tells what it does", &machine, &[SHARED])
+    });
+    let ended = first.end(LIMIT);
+    // The rank of the other machine has not come to the call: the first one can tell.
+    ended.expect(0, &["epl-launch: rank 1: step 5/9, ", " for rank 1 in barrier, call 7 of group `world`\n"]);
+    let ended = second.end(LIMIT);
+    ended.expect(0, &["epl-launch: rank 1: step 5/9, "]);
+    assert!(!ended.text.contains("rank 0"), "{}", ended.text);
+}
+
+#[test]
 fn all_machines_name_the_program_that_failed_first() {
     for killed in [0, 1] {
         let mut runs = joining_machines("met", "waits");

@@ -1,0 +1,76 @@
+//! What a shell completes: commands, and the options of the library, as `epl plan` and programs are given them.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Command, CommandFactory};
+use clap_complete::{Shell, generate};
+use epl::config::OPTIONS;
+
+use crate::{Arguments, PROGRAMS};
+
+/// The keys of all options, as they are followed by a value.
+fn keys() -> Vec<String> {
+    OPTIONS.iter().map(|option| format!("{}=", option.key())).collect()
+}
+
+/// The script of a shell for this program: its commands, those of the programs that it runs, and options behind `plan`.
+pub(crate) fn of_epl(shell: Shell) -> String {
+    let programs = PROGRAMS.map(|(name, about)| Command::new(name).about(about));
+    let mut command = Arguments::command().subcommands(programs);
+    if shell == Shell::Zsh {
+        // Once, for as long as this program runs.
+        let keys: Vec<&'static str> = keys().into_iter().map(|key| &*key.leak()).collect();
+        command = command.mut_subcommand("plan", |plan| {
+            plan.mut_arg("settings", |settings| settings.value_parser(PossibleValuesParser::new(keys)))
+        });
+    }
+    let mut script = Vec::new();
+    generate(shell, &mut command, "epl", &mut script);
+    // The other shells' generators leave out what positions take, all of them or all but the first.
+    let options = match shell {
+        Shell::Bash => {
+            "
+_epl_and_options() {
+    _epl \"$@\"
+    if [[ \"${COMP_WORDS[1]}\" == plan && \"${COMP_CWORD}\" -gt 1 && \"$2\" != -* ]]; then
+        _epl_options \"$@\"
+    fi
+}
+complete -F _epl_and_options -o bashdefault -o default epl
+"
+            .to_string()
+                + &bash()
+        }
+        Shell::Fish => format!("complete -c epl -n \"__fish_seen_subcommand_from plan\" -a \"{}\"\n", keys().join(" ")),
+        _ => String::new(),
+    };
+    String::from_utf8_lossy(&script).into_owned() + &options
+}
+
+/// The script of a shell for a program that takes options on its command line.
+pub(crate) fn of_program(shell: Shell, program: &str) -> Result<String, String> {
+    let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+    if program.is_empty() || !program.chars().all(is_word) {
+        return Err(format!("{program:?} is no name of a program that a shell can be told; it has letters, digits, and - _ . /"));
+    }
+    let keys = keys().join(" ");
+    match shell {
+        Shell::Bash => Ok(format!("{}complete -F _epl_options -o bashdefault -o default {program}\n", bash())),
+        Shell::Zsh => Ok(format!("_epl_options() {{ compadd -S '' -- {keys} }}\ncompdef _epl_options {program}\n")),
+        Shell::Fish => Ok(format!("complete -c {program} -a \"{keys}\"\n")),
+        other => Err(format!("options of programs are completed in bash, zsh and fish, not in {other}")),
+    }
+}
+
+/// A function of bash that adds options to what is completed.
+fn bash() -> String {
+    format!(
+        "
+_epl_options() {{
+    # A value follows at once.
+    compopt -o nospace 2>/dev/null
+    COMPREPLY+=( $(compgen -W \"{}\" -- \"$2\") )
+}}
+",
+        keys().join(" ")
+    )
+}
