@@ -12,14 +12,16 @@
 //!
 //! # Features
 //!
-//! - `cli` (default): the program `epl-launch`.
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
 mod error;
+mod system;
 mod store;
 pub mod rendezvous;
 mod worker;
 
 pub use error::{Error, Result};
 pub use store::{MemoryStore, Store};
+pub use system::host_name;
 pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};

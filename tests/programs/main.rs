@@ -9,6 +9,7 @@ mod epl_new;
 mod launched;
 mod memory;
 mod pages;
+mod publishing;
 mod readme;
 mod signals;
 mod source;
