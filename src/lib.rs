@@ -28,6 +28,10 @@
 //! epl-launch  <-  epl-comm  <-  epl-core  <-  epl-modules  <-  epl-models  <-  epl
 //!                                         <-  epl-train (feature `train`)   <-
 //! ```
+//!
+//! # Features
+//!
+#![doc = document_features::document_features!()]
 
 pub use epl_core::*;
 

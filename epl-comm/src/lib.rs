@@ -56,12 +56,10 @@
 //!
 //! # Features
 //!
-//! - `cuda`: [`custom_vjp`] and the layouts on CUDA tensors, and NCCL between them, without the host (`nccl`). The local
-//!   transport stages them through host memory.
-//! - `mpi`: ranks in several processes, over an MPI library of the machine (`mpi`).
-//! - `ndarray`: the same on tensors of Burn's NdArray, with which the tests walk the way of a backend that is not Flex.
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
+mod system;
 mod rank;
 mod error;
 mod scoped;
@@ -94,7 +92,7 @@ pub use autodiff::{
 };
 pub use buffer::Buffer;
 pub use call_hooks::{CallHooks, with_call_hooks};
-pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, rendezvous, watch};
+pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, host_name, rendezvous, watch};
 pub use error::{Error, LaunchError, Result, catch, unwind};
 pub use launch::Launcher;
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};

@@ -9,8 +9,13 @@
 //!
 //! Data flows from left to right; no step reads the configuration. Modules are listed in the order in
 //! which they may import from each other.
+//!
+//! # Features
+//!
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
+mod system;
 pub mod config;
 pub mod topology;
 pub mod schedule;

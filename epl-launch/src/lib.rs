@@ -13,10 +13,11 @@
 //!
 //! # Features
 //!
-//! - `cli` (default): the program `epl-launch`.
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
 mod error;
+mod system;
 mod store;
 pub mod rendezvous;
 mod worker;
@@ -24,4 +25,5 @@ pub mod watch;
 
 pub use error::{Error, Result};
 pub use store::{MemoryStore, Store};
+pub use system::host_name;
 pub use worker::{Carrier, Launch, Meeting, MeetingPoint, Source, Worker};

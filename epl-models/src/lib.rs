@@ -15,6 +15,10 @@
 //! - [`mae`]: MAE, a ViT that learns images without classes by filling in patches;
 //! - [`swin`]: Swin and Swin V2, patches that attend to each other in windows;
 //! - [`moco`]: MoCo v3, a ViT that learns images by telling them apart.
+//!
+//! # Features
+//!
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
 mod rows;

@@ -70,6 +70,10 @@
 //!
 //! Burn's `init` and `forward` return no `Result`; where ours list errors, they unwind with an
 //! [`epl_comm::Error`], which [`epl_comm::catch`] turns into an `Err` at the edge of the launch or the step.
+//!
+//! # Features
+//!
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
 mod invalid;

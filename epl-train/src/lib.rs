@@ -15,6 +15,10 @@
 //! - `output`: outputs of the parts of a batch, put together for the metrics.
 //! - `rank`: epochs, as one rank runs them; `shared`: what those of a process have in common; `desk`: what the first rank does for all: events, checkpoints, stopping.
 //! - `records`: what the learner keeps in records, for engines, and back; `check`: whether it has the strategy's optimizer.
+//!
+//! # Features
+//!
+#![doc = document_features::document_features!()]
 #![warn(missing_docs)]
 
 mod batch;

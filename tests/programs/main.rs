@@ -11,6 +11,7 @@ mod epl_plot;
 mod launched;
 mod memory;
 mod pages;
+mod publishing;
 mod readme;
 mod signals;
 mod source;

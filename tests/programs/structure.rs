@@ -1,4 +1,5 @@
-//! The layer check: imports run one way, no file is forgotten, and no function passes its limit.
+//! The layer check: imports run one way, no file is forgotten, no function passes its limit, and what only some systems have
+//! stands in one place of a crate.
 //!
 //! A crate imports only from crates below it, a module only from modules that its `lib.rs` lists before it. Inside
 //! a room, which is such a module with all files below it, the order of `mod` lines is not checked, but no files import
@@ -14,6 +15,7 @@ use crate::source::circles::circles;
 use crate::source::imports::{check_imports, modules};
 use crate::source::orphans::orphans;
 use crate::source::size::check_size;
+use crate::source::systems::check_systems;
 
 const CRATES: [&str; 6] = ["epl-launch", "epl-comm", "epl-core", "epl-modules", "epl-models", "epl-train"];
 
@@ -105,6 +107,12 @@ fn every_file_is_named_by_a_module() {
 fn functions_stay_within_their_limit() {
     let folders = [crates(), vec!["src".into(), "examples".into(), "benches".into()]].concat();
     assert_none("over the limit", &folders, |sources| sources.iter().flat_map(check_size).collect());
+}
+
+#[test]
+fn what_only_some_systems_have_is_asked_for_in_one_place_of_a_crate() {
+    let folders = [crates(), vec!["src".into(), "examples".into()]].concat();
+    assert_none("of one system", &folders, |sources| sources.iter().flat_map(check_systems).collect());
 }
 
 #[test]

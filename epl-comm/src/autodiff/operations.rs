@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use burn::backend::{DispatchTensor, TensorMetadata};
 
 use crate::scoped::scoped;
+use crate::system::cpu_time;
 
 /// Which part of a step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,19 +141,6 @@ pub(super) fn count_bytes<'a>(tensors: impl Iterator<Item = &'a DispatchTensor>)
 
 fn with_running(f: &mut dyn FnMut(&mut Running)) {
     PROFILE.with_borrow_mut(|profile| profile.as_mut().and_then(|profile| profile.running.last_mut()).map(f));
-}
-
-/// How long the threads of this process have computed.
-fn cpu_time() -> Duration {
-    #[cfg(unix)]
-    {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: it writes one value, which is there.
-        if unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) } == 0 {
-            return Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
-        }
-    }
-    Duration::ZERO
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::Activations;
+use crate::system::processor;
 
 /// What is known of this program on this machine.
 #[derive(Debug, Default)]
@@ -182,16 +183,12 @@ fn program(epl: &Epl) -> Result<String> {
             "auto.calibration keeps measures by program, and this one's file cannot be looked at: {error}; leave the option out"
         ))
     })?;
-    let machine =
-        ["/etc/hostname", "/proc/sys/kernel/hostname"].iter().find_map(|file| std::fs::read_to_string(file).ok());
-    let model = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     Ok(format!(
         "{} of {bytes} bytes, built at {time}, with {:?}; on {}, {}, {} cores; workers {:?} on hosts {:?} over {}, {:?}, {} calls at once",
         env!("CARGO_PKG_VERSION"),
         std::env::args().skip(1).filter(|argument| !argument.contains("auto")).collect::<Vec<_>>(),
-        machine.as_deref().unwrap_or_default().trim(),
-        model.trim_start_matches([' ', '\t', ':']),
+        epl_comm::host_name().unwrap_or_default(),
+        processor(),
         std::thread::available_parallelism().map_or(1, usize::from),
         epl.cluster().workers_of_ranks(),
         epl.cluster().hosts_of_ranks(),

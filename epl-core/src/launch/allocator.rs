@@ -5,13 +5,15 @@
 //! grows, is faster and, as they use each other's memory, smaller. It is asked for before the ranks start: threads that there
 //! were before have arenas of their own.
 
+use crate::system;
+
 /// Tells the allocator of this process to keep what is freed from now on: as far as the main thread's arena goes, which is that of
 /// all threads if no other has run before.
 ///
 /// It does nothing where the environment says something of glibc's allocator, and with another allocator.
 pub(super) fn keep_freed_memory() {
     if !is_told_by_environment() {
-        tell();
+        system::keep_freed_memory();
     }
 }
 
@@ -29,15 +31,3 @@ fn is_told_by_environment() -> bool {
     tunables.is_some_and(|tunables| tunables.to_string_lossy().contains("glibc.malloc."))
         || OWN.iter().any(|name| std::env::var_os(name).is_some())
 }
-
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn tell() {
-    // What is freed at the top of the heap stays: -1 stands for never. Then nothing beside that heap.
-    for (parameter, value) in [(libc::M_TRIM_THRESHOLD, -1), (libc::M_MMAP_MAX, 0), (libc::M_ARENA_MAX, 1)] {
-        // SAFETY: it takes two numbers, and writes one that others read whole, whenever they do. All versions know these three.
-        unsafe { libc::mallopt(parameter, value) };
-    }
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn tell() {}

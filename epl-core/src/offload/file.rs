@@ -11,6 +11,7 @@ use memmap2::{MmapMut, MmapOptions};
 use super::folder::{OffloadFolder, Room};
 use super::ledger::{Counted, HoldingKind};
 use crate::error::{Error, Result};
+use crate::system::read_ahead;
 
 /// A file without a name, of fixed length.
 ///
@@ -105,9 +106,7 @@ impl MappedRange {
 
     /// Asks the system to read the range ahead.
     pub(super) fn will_need(&self) {
-        // A hint: where it is refused, pages are read when they are touched.
-        #[cfg(unix)]
-        let _ = self.map.advise(memmap2::Advice::WillNeed);
+        read_ahead(&self.map);
     }
 
     /// Writes what has changed to the file, and waits for it.

@@ -15,6 +15,7 @@ use signal_hook::low_level;
 use super::stop::{SIGNALS, StopHandle};
 use crate::error::Result;
 use crate::launch;
+use crate::system::is_left_to_the_system;
 
 /// What a process's runs have in common, as signals belong to the process.
 struct Runs {
@@ -90,19 +91,4 @@ impl Drop for Interruption {
             idle.store(true, Ordering::SeqCst);
         }
     }
-}
-
-/// Whether the process neither handles a signal nor ignores it.
-#[cfg(unix)]
-fn is_left_to_the_system(signal: i32) -> bool {
-    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: no action is given; the other pointer is to memory that lives as long as the call.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: a call that succeeds has filled it.
-    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_DFL
-}
-
-#[cfg(not(unix))]
-fn is_left_to_the_system(_signal: i32) -> bool {
-    true
 }

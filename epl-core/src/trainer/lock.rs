@@ -3,9 +3,10 @@
 //! The first rank of a run holds a lock of the system on the file `lock`, which names the process. The system releases it
 //! when the process ends, however it ends; the file stays. Who only reads a run's checkpoints does not ask for it. It
 //! reaches as far as the file system carries locks (`flock`): on one machine always, between machines on NFS unless it is
-//! mounted with `nolock` or `local_lock`, on Lustre where it is mounted with `flock`.
+//! mounted with `nolock` or `local_lock`, on Lustre where it is mounted with `flock`. Windows lets nobody read a locked file: who
+//! holds it has no name there.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use std::thread;
@@ -100,14 +101,7 @@ fn name_holder(file: &mut File) -> io::Result<()> {
 }
 
 fn name_of_process() -> String {
-    format!("process {} on {}", std::process::id(), name_of_host())
-}
-
-/// Who this process is to others.
-fn name_of_host() -> String {
-    let told = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let told = told.or_else(|| ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(|name| std::env::var(name).ok()));
-    told.map(|name| name.trim().to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| "a host".into())
+    format!("process {} on {}", std::process::id(), epl_comm::host_name().unwrap_or_else(|| "a host".into()))
 }
 
 /// Who holds the lock, as far as the file tells.

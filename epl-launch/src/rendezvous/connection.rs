@@ -12,12 +12,12 @@ use serde::de::DeserializeOwned;
 
 use super::message::{decode, encode};
 use super::session::{Direction, Session};
+use crate::system::limit_acknowledgements;
 
 /// Who takes so long to read a frame is not waited for.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// A host that acknowledges nothing of what it was sent for so long has lost its power or its network. That of a process
 /// that is stopped acknowledges, whatever the process does.
-#[cfg(target_os = "linux")]
 const ACKNOWLEDGE_LIMIT: Duration = Duration::from_secs(15);
 
 /// One end: any thread writes, one reads.
@@ -40,8 +40,8 @@ impl Connection {
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(WRITE_LIMIT))?;
         stream.set_nodelay(true)?;
-        #[cfg(target_os = "linux")]
-        limit_acknowledgements(&stream)?;
+        // A member beats, and is answered, so that both ends have something under way.
+        limit_acknowledgements(&stream, ACKNOWLEDGE_LIMIT)?;
         Ok(Self { stream, session, sent: Mutex::default(), received: Mutex::default() })
     }
 
@@ -114,14 +114,10 @@ fn lock(direction: &Mutex<Direction>) -> MutexGuard<'_, Direction> {
     direction.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A member beats, and is answered, so that both ends have something under way.
-#[cfg(target_os = "linux")]
-fn limit_acknowledgements(stream: &TcpStream) -> io::Result<()> {
-    Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, ACKNOWLEDGE_LIMIT.as_millis() as u32)?)
-}
-
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
+    #![cfg(target_os = "linux")]
+
     use std::io::Read;
     use std::net::TcpListener;
 

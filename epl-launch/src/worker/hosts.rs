@@ -1,22 +1,13 @@
 //! Which workers share a machine.
+//!
+//! Containers of a machine count as one host though they may not share memory: what follows from it, that their ranks are
+//! neighbours and divide the machine's cores, holds for them too, and no data goes through shared memory because of it. NCCL
+//! finds out by itself what two processes share, and MPI tells its own hosts.
 
 use core::time::Duration;
 
 use crate::error::Result;
 use crate::store::Store;
-
-/// A name of this machine, which its containers share and no other machine has; none where the system tells none.
-///
-/// Containers count as one host though they may not share memory: what follows from it, that their ranks are neighbours and
-/// divide the machine's cores, holds for them too, and no data goes through shared memory because of it. NCCL finds out by
-/// itself what two processes share, and MPI tells its own hosts.
-pub(super) fn name_of_machine() -> Option<String> {
-    let told = |file: &str| {
-        let text = std::fs::read_to_string(file).ok()?.trim().to_string();
-        (!text.is_empty()).then_some(text)
-    };
-    told("/proc/sys/kernel/random/boot_id").or_else(|| told("/etc/hostname"))
-}
 
 /// The first worker on the machine of each, where every one of them tells the name of its own; who tells none is alone
 /// on one.
@@ -56,6 +47,5 @@ mod tests {
         // Again, as a program may run several times.
         assert_eq!(of_workers(&store, (0, 1), Some("a".into()), Duration::ZERO), Ok(vec![0]));
         assert!(of_workers(&store, (0, 7), Some("a".into()), Duration::ZERO).is_err());
-        assert_eq!(name_of_machine(), name_of_machine());
     }
 }

@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::hosts;
 use crate::error::{Error, Result};
 use crate::rendezvous::{Client, Secret, Server, Settings};
+use crate::system::name_of_machine;
 
 /// The variable of the secret, whoever starts the workers.
 pub(super) const SECRET: &str = "EPL_LAUNCH_SECRET";
@@ -299,7 +300,7 @@ impl Meeting {
     /// When not all workers have asked within `limit`, or the way to them is lost.
     pub fn hosts(&self, limit: Duration) -> Result<Vec<usize>> {
         let who = (self.client.worker(), self.client.workers());
-        hosts::of_workers(&self.client, who, hosts::name_of_machine(), limit)
+        hosts::of_workers(&self.client, who, name_of_machine(), limit)
     }
 }
 

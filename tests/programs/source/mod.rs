@@ -5,12 +5,14 @@
 //! - `circles`: which of them form a circle between files of one room.
 //! - `orphans`: which files no `mod` names.
 //! - `size`: which functions are too long.
+//! - `systems`: which lines only some systems understand.
 
 pub mod circles;
 pub mod imports;
 pub mod orphans;
 mod paths;
 pub mod size;
+pub mod systems;
 
 use std::path::PathBuf;
 

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::system;
 
 /// What changes files and folders. A file's bytes are durable once it was synced, its name once its folder was.
 pub trait Disk: fmt::Debug + Send + Sync {
@@ -92,8 +93,7 @@ impl Disk for FileSystem {
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
-        // Elsewhere a folder cannot be opened as a file, and renames are durable without.
-        if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+        system::sync_folder(path)
     }
 }
 

@@ -6,10 +6,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use super::disk::{FileSystem, create_folder, rename, sync_folder};
 use crate::error::{Error, Result};
+use crate::system::folder_in;
 
 /// What nobody has written in for so long has no maker.
 const OLD: Duration = Duration::from_secs(24 * 60 * 60);
@@ -87,15 +86,6 @@ fn remove_old(parent: &Path, begin: &OsStr) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// A folder of its own name, as open to others as every one that is made.
-fn folder_in(parent: &Path, begin: &OsStr) -> io::Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(begin);
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    builder.tempdir_in(parent)
 }
 
 #[cfg(test)]

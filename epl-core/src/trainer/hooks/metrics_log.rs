@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object a step.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
@@ -86,7 +86,10 @@ impl MetricsLog {
         if done == 0 {
             File::create(&self.path).map_err(error)?;
         }
-        self.file = Some(OpenOptions::new().append(true).create(true).open(&self.path).map_err(error)?);
+        // Not to append alone: Windows would not let such a file be cut.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        self.file = Some(options.open(&self.path).map_err(error)?);
         Ok(())
     }
 
@@ -185,7 +188,7 @@ impl MetricsLog {
     fn append(&mut self, line: &str) -> Result<u64> {
         let error = |error| Error::file(&self.path, error);
         let Some(file) = &mut self.file else { return Ok(0) };
-        let start = file.metadata().map_err(error)?.len();
+        let start = file.seek(SeekFrom::End(0)).map_err(error)?;
         // One write a line, so that a reader never sees half of one.
         if let Err(cause) = file.write_all(format!("{line}\n").as_bytes()) {
             file.set_len(start).map_err(error)?;

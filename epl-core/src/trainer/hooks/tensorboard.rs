@@ -4,7 +4,7 @@
 //! (`tensorflow/core/util/event.proto`, `summary.proto`).
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -79,7 +79,7 @@ impl TensorBoard {
     fn append(&mut self, step: u64, what: &[u8]) -> Result<()> {
         let Some((path, file)) = &mut self.file else { return Ok(()) };
         let event = [&[1 << 3 | 1][..], &since_epoch().to_le_bytes(), &[2 << 3], &varint(step), what].concat();
-        let start = file.metadata().map_err(|error| Error::file(&*path, error))?.len();
+        let start = file.seek(SeekFrom::End(0)).map_err(|error| Error::file(&*path, error))?;
         file.write_all(&record(&event)).map_err(|error| {
             // A reader would take the rest of the file for a damaged one; what also fails here, it does.
             let _ = file.set_len(start);
@@ -214,6 +214,18 @@ mod tests {
         assert_eq!(of("metrics/tokens_per_expert/1"), Some(5.0));
         assert_eq!(of("lr"), Some(record.rate));
         assert!(evaluation(2).get("valid_loss").is_some());
+    }
+
+    #[test]
+    fn an_event_follows_the_last_whole_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut board = TensorBoard::new(folder.path());
+        board.open(0).unwrap();
+        let (whole, file) = (bytes(&board).len() as u64, &mut board.file.as_mut().unwrap().1);
+        // As where the disk was full.
+        file.write_all(b"half of an event").and_then(|()| file.set_len(whole)).unwrap();
+        board.add(1, &[("loss".into(), 1.0)]).unwrap();
+        assert_eq!(events(&bytes(&board)).len(), 2);
     }
 
     /// Every write to this file finds the disk full.

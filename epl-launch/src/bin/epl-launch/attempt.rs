@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use crate::screen::Screen;
 use crate::signals::Signals;
 use crate::socket::{Socket, Told};
 use crate::spec::{RootCause, Word};
-use crate::system::{Change, Signal, next_change, send};
+use crate::system::{Change, Signal, Stream, next_change, send};
 use crate::tree::{Process, descendants, end_all};
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -29,7 +28,7 @@ const KEEPERS: Duration = Duration::from_secs(5);
 struct Contact {
     process: u32,
     /// None once it is gone.
-    stream: Option<UnixStream>,
+    stream: Option<Stream>,
 }
 
 /// An attempt under way.

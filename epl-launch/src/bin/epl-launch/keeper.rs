@@ -5,7 +5,6 @@
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -17,7 +16,7 @@ use crate::output::{Output, kind};
 use crate::program::interpreted;
 use crate::signals::Signals;
 use crate::spec::{AFTER_WORDS, Ending, KEEPER, Report, Spec, WORKER, Word};
-use crate::system::{Change, Signal, adopt_orphans, bound, die_with_parent, next_change, send_group};
+use crate::system::{Change, Signal, Stream, adopt_orphans, bound, die_with_parent, next_change, send_group};
 use crate::tree::{Process, descendants, end_all};
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -48,7 +47,7 @@ pub(crate) fn keep(socket: &OsStr) -> Result<(), String> {
         Ok(worker) => (worker.parse().map_err(|_| format!("{WORKER} = `{worker}`: not a number"))?, false),
         Err(_) => (worker_of_mpi()?, true),
     };
-    let socket = UnixStream::connect(socket).map_err(|error| format!("the launcher is gone: {error}"))?;
+    let socket = Stream::connect(socket).map_err(|error| format!("the launcher is gone: {error}"))?;
     let (mut reader, mut spec) = (BufReader::new(socket.try_clone().map_err(text)?), Vec::new());
     reader.read_until(b'\n', &mut spec).map_err(|error| format!("the launcher gives no spec: {error}"))?;
     let spec: Spec = serde_json::from_slice(&spec).map_err(|error| format!("{KEEPER}: {error}"))?;
@@ -67,7 +66,7 @@ fn worker_of_mpi() -> Result<usize, String> {
     worker.ok_or_else(|| "mpirun says neither by OMPI_COMM_WORLD_RANK nor by PMI_RANK which worker this is".into())
 }
 
-fn listen(socket: BufReader<UnixStream>) -> Receiver<Word> {
+fn listen(socket: BufReader<Stream>) -> Receiver<Word> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let lines = socket.lines().map_while(Result::ok);

@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+
+use crate::system::Stream;
 
 /// A longer line is told in pieces.
 const LONGEST: u64 = 8 << 10;
@@ -24,14 +25,14 @@ pub(crate) mod kind {
 pub(crate) struct Output(Arc<Mutex<Sinks>>);
 
 struct Sinks {
-    socket: UnixStream,
+    socket: Stream,
     log: Option<File>,
 }
 
 impl Output {
     /// To the agent's socket, and to a log in a folder, which is begun anew by the first start and continued by
     /// others.
-    pub fn new(socket: UnixStream, log_dir: Option<&Path>, worker: usize, restart: u32) -> io::Result<Self> {
+    pub fn new(socket: Stream, log_dir: Option<&Path>, worker: usize, restart: u32) -> io::Result<Self> {
         let open = |folder: &Path| {
             let path = folder.join(format!("worker-{worker}.log"));
             let mut options = OpenOptions::new();

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+
+use crate::system::is_executable;
 
 /// Where a program is: as a path, or by a name on `PATH`. A script for bash need not be executable.
 pub(crate) fn find(program: &Path) -> Result<PathBuf, String> {
@@ -26,10 +27,6 @@ pub(crate) fn on_path(program: &Path) -> Option<PathBuf> {
     }
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| is_executable(path))
-}
-
-fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 fn begins_with(path: &Path, expected: &[u8]) -> bool {

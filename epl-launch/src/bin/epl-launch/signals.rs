@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+
+use crate::system::END;
 
 /// The signals that ask a process to end.
 pub(crate) struct Signals(Vec<(i32, Arc<AtomicBool>)>);
@@ -17,7 +18,7 @@ impl Signals {
             flag::register(signal, is_there.clone())?;
             Ok((signal, is_there))
         };
-        [SIGINT, SIGTERM, SIGHUP].into_iter().map(one).collect::<io::Result<_>>().map(Self)
+        END.into_iter().map(one).collect::<io::Result<_>>().map(Self)
     }
 
     /// Whether one has come that nobody has taken.

@@ -1,10 +1,8 @@
 //! The agent's end of the sockets over which keepers tell what their workers write, and how they end.
 
 use std::collections::VecDeque;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,6 +12,7 @@ use std::time::Duration;
 
 use crate::output::kind;
 use crate::spec::{Report, RootCause, Spec, Word};
+use crate::system::{Listener, Stream, own_folder};
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many lines of a worker are kept, a panic's backtrace among them, and of each so many characters.
@@ -23,7 +22,7 @@ const KEPT_LENGTH: usize = 400;
 /// What an agent is told in an attempt: by its keepers, and over the session of the agents.
 pub(crate) enum Told {
     /// A worker's keeper is there, as this process.
-    Here(usize, u32, UnixStream),
+    Here(usize, u32, Stream),
     /// Its program runs, as this process.
     Program(usize, u32),
     /// It has ended.
@@ -112,9 +111,8 @@ impl Socket {
     pub fn open(merged: &Merged, spec: &Spec) -> io::Result<Self> {
         let mut spec = serde_json::to_vec(spec).map_err(io::Error::other)?;
         spec.push(b'\n');
-        let own = Permissions::from_mode(0o700);
-        let folder = tempfile::Builder::new().prefix("epl-launch-").permissions(own).tempdir()?;
-        let listener = UnixListener::bind(Self::path_in(folder.path())).map_err(|error| {
+        let folder = own_folder()?;
+        let listener = Listener::bind(Self::path_in(folder.path())).map_err(|error| {
             let temporary = std::env::temp_dir();
             io::Error::other(format!("no socket in {}: {error}; set TMPDIR to a short path", temporary.display()))
         })?;
@@ -162,7 +160,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::SeqCst);
         // Wakes the thread that waits for keepers.
-        let _ = UnixStream::connect(self.path());
+        let _ = Stream::connect(self.path());
     }
 }
 
@@ -173,7 +171,7 @@ fn here(text: &str) -> Option<(usize, u32)> {
 }
 
 /// Gives one keeper its spec, and reads what it tells, to its end.
-fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Merged) {
+fn read(mut stream: Stream, spec: &[u8], sender: &Sender<Told>, merged: &Merged) {
     let Ok(copy) = stream.try_clone() else { return };
     if stream.write_all(spec).is_err() {
         return;
@@ -214,6 +212,9 @@ fn read(mut stream: UnixStream, spec: &[u8], sender: &Sender<Told>, merged: &Mer
 
 #[cfg(test)]
 mod tests {
+    #![cfg(target_os = "linux")]
+
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
     use super::*;
@@ -232,7 +233,7 @@ mod tests {
         let mode = std::fs::metadata(socket.folder.path()).expect("a folder").permissions().mode();
         assert_eq!(mode & 0o777, 0o700, "the spec has secrets");
         let mut first = String::new();
-        let stream = UnixStream::connect(socket.path()).expect("it listens");
+        let stream = Stream::connect(socket.path()).expect("it listens");
         BufReader::new(stream).read_line(&mut first).expect("the spec");
         assert!(first.contains("program_secret"), "{first}");
         let folder = socket.folder.path().to_path_buf();

@@ -1,11 +1,10 @@
 //! The processes below this one.
 
 use std::collections::HashMap;
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::system::{Change, Signal, next_change, send};
+use crate::system::{Change, Signal, next_change, processes, send, stat};
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long killed processes may take to go. One of another user, or one that waits for a device, may never.
@@ -36,7 +35,7 @@ impl Process {
 
     /// The process of this number; none where there is none.
     pub fn of(id: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{id}/stat")).ok()?)
+        Self::parse(&stat(id)?)
     }
 
     /// Whether it is stopped, by a signal and not by a debugger.
@@ -51,11 +50,7 @@ impl Process {
 
 /// All processes below this one that have not ended.
 pub(crate) fn descendants() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbered =
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(|c: char| c.is_ascii_digit()));
-    let all: Vec<Process> =
-        numbered.filter_map(|entry| Process::parse(&fs::read(entry.path().join("stat")).ok()?)).collect();
+    let all: Vec<Process> = processes().filter_map(Process::of).collect();
     let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
     all.into_iter().for_each(|process| children.entry(process.parent).or_default().push(process));
     let (mut found, mut open) = (Vec::new(), vec![std::process::id()]);
@@ -117,10 +112,11 @@ mod tests {
 
     /// The system cuts a name after 15 bytes, wherever a character ends.
     #[test]
+    #[cfg(target_os = "linux")]
     fn a_process_is_seen_whose_name_is_no_text() {
         let folder = tempfile::tempdir().expect("a folder for a moment");
         let program = folder.path().join("entrainer_mode\u{e9}");
-        fs::copy("/bin/sleep", &program).expect("there is a program that sleeps");
+        std::fs::copy("/bin/sleep", &program).expect("there is a program that sleeps");
         let mut child = std::process::Command::new(&program).arg("1000").spawn().expect("it can be started");
         // Until it runs, it has the name of this one.
         let cut = |process: &Process| process.id == child.id() && process.name.starts_with("entrainer_mode");

@@ -1,38 +1,34 @@
-//! What the standard library does not ask of the system.
+//! Processes, signals and sockets of Linux.
 
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
+pub(crate) use std::os::unix::net::{UnixListener as Listener, UnixStream as Stream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 pub(crate) use rustix::process::Signal;
-use rustix::process::{Pid, WaitOptions, geteuid, kill_process, kill_process_group, wait};
-use signal_hook::low_level;
+use rustix::process::{
+    Pid, WaitOptions, geteuid, getpid, kill_process, kill_process_group, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tempfile::TempDir;
 
-/// What became of a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Exited(i32),
-    Killed(i32),
-}
+use super::Change;
+
+/// The signals that ask this process to end.
+pub(crate) const END: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// Makes this process the parent of its descendants whose own parents have ended, so that none gets away.
-#[cfg(target_os = "linux")]
 pub(crate) fn adopt_orphans() -> io::Result<()> {
-    Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
-}
-
-/// Other systems have nothing of the kind, so that nothing is started there.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn adopt_orphans() -> io::Result<()> {
-    Err(io::Error::other("only Linux can; run the program itself, with its ranks as threads"))
+    Ok(set_child_subreaper(Some(getpid()))?)
 }
 
 /// Has the system send a signal to this process when the thread that started it ends.
 pub(crate) fn die_with_parent(signal: Signal) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    rustix::process::set_parent_process_death_signal(Some(signal))?;
-    let _ = signal;
-    Ok(())
+    Ok(set_parent_process_death_signal(Some(signal))?)
 }
 
 /// A command in a process group of its own, which gets a signal when this thread ends.
@@ -69,7 +65,22 @@ pub(crate) fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// A signal's name.
-pub(crate) fn signal_name(signal: i32) -> &'static str {
-    low_level::signal_name(signal).unwrap_or("another signal")
+/// Whether somebody may execute this file.
+pub(crate) fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// A folder for this process, that nobody else may enter.
+pub(crate) fn own_folder() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("epl-launch-").permissions(Permissions::from_mode(0o700)).tempdir()
+}
+
+/// What the system says of a process: the text of its `stat`.
+pub(crate) fn stat(process: u32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{process}/stat")).ok()
+}
+
+/// The numbers of all processes.
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

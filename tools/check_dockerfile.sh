@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# The steps of the Dockerfile where there is no engine for containers: in a clean root that debootstrap makes, with RUN by chroot,
+# COPY by tar, ENV and WORKDIR as they say. Then `epl-launch` starts two workers in it, over MPI. Instead of the base image there is
+# this root, without CUDA, which no step asks for. Needs root, debootstrap and git; a quarter of an hour on two cores.
+#
+#   tools/check_dockerfile.sh           in a folder for a moment
+#   tools/check_dockerfile.sh ROOT      in this folder, which stays; what debootstrap has made there is not made again
+#
+# PROFILE=dev      compiles in the development profile: half the time
+# SUITE, MIRROR    what debootstrap makes, and from where; by default trixie, of Debian
+set -euo pipefail
+
+# What is mounted is gone when this process ends.
+[ -n "${HAS_OWN_MOUNTS:-}" ] || HAS_OWN_MOUNTS=1 exec unshare --mount "$(realpath "$0")" ${1+"$(realpath -m "$1")"}
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
+
+root=${1:-$(mktemp -d)}
+end() {
+    umount "$root/proc" "$root/dev" 2>/dev/null || true
+    [ "$#" = 1 ] || rm -rf --one-file-system "$root"
+}
+trap 'end "$@"' EXIT
+
+step "a clean root"
+[ -e "$root/etc/os-release" ] || debootstrap --variant=minbase "${SUITE:-trixie}" "$root" ${MIRROR:+"$MIRROR"}
+mount -t proc proc "$root/proc"
+mount --bind /dev "$root/dev"
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+
+# What the image's step removes once it is installed stays compiled, for the program of the two workers.
+variables=(HOME=/root CARGO_TARGET_DIR=/tmp/target PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+if [ -n "${SSL_CERT_FILE:-}" ]; then # whom this machine trusts, its image trusts
+    cp "$SSL_CERT_FILE" "$root/etc/trusted.crt"
+    variables+=(SSL_CERT_FILE=/etc/trusted.crt CARGO_HTTP_CAINFO=/etc/trusted.crt)
+fi
+folder=/
+inside() { chroot "$root" env -i "${variables[@]}" sh -ec "cd '$folder'; $1" </dev/null; }
+compiled=release
+debug=
+if [ "${PROFILE:-release}" = dev ]; then
+    compiled=debug
+    debug=--debug
+fi
+
+# One instruction a line.
+while IFS= read -r line; do
+    what=${line#* }
+    case $line in
+        '') continue ;;
+        *) step "$line" ;;&
+        FROM\ *) ;;
+        ENV\ *) mapfile -d '' -t variables < <(env -i "${variables[@]}" bash -c "export $what; exec env -0") ;;
+        WORKDIR\ *) folder=$what; mkdir -p "$root$folder" ;;
+        'COPY . .') git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$root$folder" ;;
+        RUN\ *) inside "${what//cargo install/cargo install $debug}" ;;
+        *) echo "not known: $line" >&2; exit 1 ;;
+    esac
+done < <(sed -e '/^ *#/d' -e ':more' -e '/\\$/{N;s/\\\n *//;b more' -e '}' Dockerfile)
+
+step "its programs"
+for program in epl epl-ckpt epl-corpus epl-launch; do inside "$program --version"; done
+
+step "two workers"
+inside "cargo build --locked ${debug:---release} --features mpi --example moe_t5"
+inside "epl-launch --num_workers 2 -- /tmp/target/$compiled/examples/moe_t5 --data 2 --expert 2 --steps 3 --out /tmp/numbers" \
+    2>&1 | tee "$root/tmp/said"
+for expected in '2 processes over MPI' '\[worker 1\]'; do grep -q "$expected" "$root/tmp/said"; done
+
+step done
