@@ -13,7 +13,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 ENV RUSTUP_HOME=/opt/rustup CARGO_HOME=/opt/cargo PATH=/opt/cargo/bin:$PATH
-RUN rustup toolchain install --profile minimal 1.92.0 && rustup default 1.92.0
+RUN rustup toolchain install --profile minimal 1.95.0 && rustup default 1.95.0
 
 WORKDIR /epl
 COPY . .

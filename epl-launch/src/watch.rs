@@ -17,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::system::resident;
+
 /// The variable with the folder.
 const FOLDER: &str = "EPL_LAUNCH_WATCH";
 /// How often it is told.
@@ -154,14 +156,6 @@ impl Drop for Reporter {
             let _ = thread.join();
         }
     }
-}
-
-/// Bytes of memory of this process, as Linux tells them.
-fn resident() -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }
 
 /// Writes what a worker tells, whole, in the place of what it told before.

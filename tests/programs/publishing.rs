@@ -44,7 +44,7 @@ fn every_feature_is_explained() {
     assert!(count > 15, "{count} features");
 }
 
-/// `1.92` or `1.92.0`.
+/// `1.95` or `1.95.0`.
 fn version(text: &str) -> [u64; 3] {
     let mut parts = text.split('.').map(|part| part.parse().expect("a number"));
     [(); 3].map(|()| parts.next().unwrap_or(0))

@@ -11,9 +11,7 @@
 //! On a terminal it stands below the workers' lines and is drawn anew in its place; elsewhere it is told line by line, now and then.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
 use std::io::{self, IsTerminal, stdout};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -24,6 +22,7 @@ use tempfile::TempDir;
 
 use crate::all_machines::AllMachines;
 use crate::socket::Merged;
+use crate::system::{own_folder, terminal_size};
 
 /// How often it is looked at and drawn, and how often told where there is no terminal.
 const DRAWN: Duration = Duration::from_millis(500);
@@ -189,8 +188,7 @@ impl Screen {
     /// When there is no room for temporary files.
     pub fn start(mut machines: AllMachines, local_ranks: usize, merged: &Merged) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let own = Permissions::from_mode(0o700);
-        let temporary = tempfile::Builder::new().prefix("epl-watch-").permissions(own).tempdir()?;
+        let temporary = own_folder()?;
         let (folder, merged) = (temporary.path().to_path_buf(), merged.clone());
         let thread = thread::spawn(move || {
             let (is_terminal, [first, workers], mut told) = (stdout().is_terminal(), machines.workers(), Instant::now());
@@ -237,8 +235,7 @@ impl Drop for Screen {
 
 /// Columns and lines of the terminal.
 fn size() -> [usize; 2] {
-    let known = rustix::termios::tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    known.map_or([80, 24], |size| [size.ws_col.into(), size.ws_row.into()])
+    terminal_size().filter(|size| !size.contains(&0)).unwrap_or([80, 24])
 }
 
 #[cfg(test)]

@@ -59,6 +59,10 @@ pub(crate) fn own_folder() -> io::Result<TempDir> {
     Err(unsupported())
 }
 
+pub(crate) fn terminal_size() -> Option<[usize; 2]> {
+    None
+}
+
 pub(crate) fn stat(_process: u32) -> Option<Vec<u8>> {
     None
 }

@@ -75,6 +75,12 @@ pub(crate) fn own_folder() -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("epl-launch-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
+/// Columns and lines of the terminal that this process writes to, if it does.
+pub(crate) fn terminal_size() -> Option<[usize; 2]> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some([size.ws_col.into(), size.ws_row.into()])
+}
+
 /// What the system says of a process: the text of its `stat`.
 pub(crate) fn stat(process: u32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{process}/stat")).ok()
