@@ -2,6 +2,7 @@
 
 mod chain_types;
 mod decoder;
+mod discovered;
 mod found;
 mod indexed;
 mod groups;
