@@ -27,6 +27,7 @@ use super::resolved::Plan;
 use crate::error::Result;
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::Context;
+use crate::model::precision::{in_wide, wide, widen};
 use crate::model::segment::Model;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{ParamRecord, with};
@@ -154,7 +155,12 @@ impl CarryMapper for OwnTerm<'_> {
             (ExitSplit::Sum | ExitSplit::Slices, _) => own,
             (ExitSplit::SumBesideBase, base) => {
                 let base = Tensor::<D>::from_dispatch(base.unwrap_or_else(|| refuse_other_carry()));
-                own - base * ((self.of.ranks - 1) as f64 / self.of.ranks as f64)
+                let most = (self.of.ranks - 1) as f64 / self.of.ranks as f64;
+                match own.dtype() == wide(own.dtype()) {
+                    true => own - base * most,
+                    // Of 16 bits the difference is rounded once.
+                    false => in_wide(own, |own| own - widen(base) * most),
+                }
             }
         }
     }

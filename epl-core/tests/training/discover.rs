@@ -261,6 +261,12 @@ fn whole() -> Vec<Case> {
         ),
         ("a softmax between", found(pair(true), own, |(up, down), x| down.forward(softmax(up.forward(x), 2)))),
         ("a relu behind", found(pair(true), own, |(up, down), x| relu(down.forward(gelu(up.forward(x)))))),
+        (
+            "a relu behind one number",
+            found(|at| (linear(D, H).init(at), linear(H, 1).init(at)), own, |(up, down), x: Rows| {
+                relu(down.forward(gelu(up.forward(x.slice([0..1, 0..1])))))
+            }),
+        ),
         ("a sigmoid behind", found(pair(false), own, |(up, down), x| sigmoid(down.forward(gelu(up.forward(x)))))),
         ("a clamp of large numbers behind", found(pair(false), own, |(up, down), x| down.forward(up.forward(x)).clamp(-500, 500))),
         ("the largest", found(pair(true), own, |(up, _), x| up.forward(x).max_dim(2))),

@@ -2,7 +2,7 @@
 
 mod chain_types;
 mod decoder;
-mod discovered;
+pub mod discovered;
 mod found;
 mod indexed;
 mod groups;

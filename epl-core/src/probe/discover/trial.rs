@@ -163,9 +163,22 @@ pub(super) fn cut_records(
     records
 }
 
-/// Runs `f`; where it unwinds, the first line of what it says.
+/// How what was said of a panic begins.
+pub(super) const PANICKED: &str = "a layer panicked: ";
+/// So many letters of it.
+const SAID: usize = 160;
+
+/// Runs `f`; where it unwinds, what it says, on one line.
 fn caught<T>(f: impl FnOnce() -> T) -> Result<T, Failed> {
-    catch(f).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_string())
+    let shown = |error: epl_comm::Error| {
+        let (begin, text) = match error {
+            epl_comm::Error::Panic { message } => (PANICKED, message),
+            other => ("", other.to_string()),
+        };
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("{begin}{}", words.chars().take(SAID).collect::<String>())
+    };
+    catch(f).map_err(shown)
 }
 
 impl Exit {
