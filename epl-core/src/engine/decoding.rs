@@ -34,7 +34,7 @@ impl<M: Incremental> Engine<M> {
     ///
     /// # Errors
     ///
-    /// When stages have different widths.
+    /// When stages have different widths, or a segment was [found](crate::LazyModel::discover) to run in slices.
     pub fn decoding(&self) -> Result<Decoding<'_, M>> {
         if self.context.mesh().is_bridged() {
             return Err(Error::invalid(
@@ -43,6 +43,13 @@ impl<M: Incremental> Engine<M> {
             ));
         }
         let states = (0..self.plan.segments.len()).map(|_| M::State::default()).collect();
+        if let Some(segment) = (0..self.plan.segments.len()).find(|segment| self.plan.split_of(*segment).is_some()) {
+            return Err(Error::invalid(format!(
+                "generation by a model whose segment `{}` was found to run in slices: it would have to be looked at step by step, \
+                 too; leave `discover` out, or use the layers of `epl::nn`",
+                self.plan.segments[segment]
+            )));
+        }
         Ok(Decoding { engine: self, forward: Forward::new(self, "step"), states, steps: 0 })
     }
 }

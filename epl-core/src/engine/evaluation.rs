@@ -43,7 +43,7 @@ impl<M: Model> Engine<M> {
             if index == last_part {
                 self.context.open_nan_causes();
             }
-            model.forward_segment(index, carry, batch)
+            self.plan.forward(&self.context, model, index, carry, batch)
         };
         let count = self.windows(&forward, micro_batches, begin, segment, |model, carry, micro_batch| {
             let loss = model.loss(carry, forward.batch(&micro_batch.batch).of_loss());
@@ -86,7 +86,10 @@ impl<M: Model> Engine<M> {
         end: impl FnMut(&M, M::Carry, &MicroBatch<M::Batch>) -> Result<()>,
     ) -> Result<()> {
         let forward = Forward::new(self, "forward");
-        self.windows(&forward, micro_batches, |_| Ok(()), M::forward_segment, end).and_then(measured)
+        let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| {
+            self.plan.forward(&self.context, model, index, carry, batch)
+        };
+        self.windows(&forward, micro_batches, |_| Ok(()), segment, end).and_then(measured)
     }
 
     /// [`forward`](Self::forward), but for the last segment, in whose place `head` runs.
@@ -110,7 +113,7 @@ impl<M: Model> Engine<M> {
         }
         let segment = |model: &M, index: usize, carry: Option<M::Carry>, batch: &M::Batch| match carry {
             Some(carry) if index == last => carry,
-            carry => model.forward_segment(index, carry, batch),
+            carry => self.plan.forward(&self.context, model, index, carry, batch),
         };
         let forward = Forward::new(self, "forward");
         let head = |model: &M, carry: M::Carry, micro_batch: &MicroBatch<M::Batch>| {

@@ -35,7 +35,7 @@ impl SegmentFlops {
                 _ if told.weights.contains(&record.id) => Some(sum),
                 // Where it is used for the second time it may be a head.
                 2 if record.table => (record.segments.len() == 1).then_some(sum),
-                2 => rows.map(|rows| sum + 2.0 * (rows * record.global_numel()) as f64),
+                2 => rows.map(|rows| sum + 2.0 * (rows * record.numel()) as f64),
                 _ => None,
             }
         })

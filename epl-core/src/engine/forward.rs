@@ -104,7 +104,10 @@ impl<'a, M: Model> Forward<'a, M> {
             Ok(carry.expect("a part has at least one segment"))
         };
         links.through((first, micro_batches), segments, run, |exit, micro_batch| {
-            end(last.take().as_deref().unwrap_or(model), widen_carry(exit), micro_batch)
+            let ran = last.take();
+            let ran = ran.as_deref().unwrap_or(model);
+            let behind = engine.plan.behind_last(ran);
+            end(behind.as_ref().unwrap_or(ran), widen_carry(exit), micro_batch)
         })
     }
 }

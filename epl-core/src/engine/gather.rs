@@ -159,10 +159,11 @@ fn first_holder(record: &ParamRecord, context: &Context) -> usize {
     context.mesh().widths()[record.stages[0]].members.start
 }
 
-/// The model with the parameters that other stages hold. Collective over the stages.
+/// The model with the parameters that other stages hold, and with the whole of those that were cut though their layers do not
+/// know it. Collective over the stages, and over the tensor axis where such are.
 pub(crate) fn whole<M: Module>(model: M, plan: &Plan, context: &Context) -> Result<M> {
     let stages = context.axis(Axis::Pipeline);
-    if stages.size() == 1 {
+    if stages.size() == 1 && !plan.records().iter().any(ParamRecord::is_cut_unknown) {
         return Ok(model);
     }
     walk::change(model, &plan.params.records, &mut OwnPartFiller { context })
@@ -177,7 +178,7 @@ impl OwnPartFiller<'_> {
     fn own_part<const D: usize>(&self, record: &ParamRecord, held: Tensor<D>) -> Result<Tensor<D>> {
         let whole = whole_of(held, record, self.context)?;
         let ranges: Option<[Range<usize>; D]> = record.ranges().try_into().ok();
-        Ok(match ranges.filter(|_| !record.cuts.is_empty()) {
+        Ok(match ranges.filter(|_| !record.cuts.is_empty() && !record.is_cut_unknown()) {
             None => whole,
             Some(ranges) => {
                 let device = whole.device();
@@ -192,8 +193,12 @@ impl Change for OwnPartFiller<'_> {
     type Error = Error;
 
     fn float<const D: usize>(&mut self, at: At<'_>, param: Param<Tensor<D>>) -> Result<Param<Tensor<D>>> {
+        let is_own = at.record.held && !at.record.is_cut_unknown();
+        if is_own && self.context.axis(Axis::Pipeline).size() == 1 {
+            return Ok(param);
+        }
         let values = self.own_part(at.record, param.base())?;
-        Ok(if at.record.held { param } else { Param::initialized(param.id, values) })
+        Ok(if is_own { param } else { Param::initialized(param.id, values) })
     }
 }
 

@@ -113,7 +113,9 @@ impl<M: Model> Engine<M> {
         let untracked = parameters.segment(segment, false)?;
         let entrance = entrance.map(|carry| self.plan.enter(segment, carry));
         let part = ForwardPart::Segment(segment);
-        let warm = || self.repeatable(part, 0, || untracked.forward_segment(segment, entrance, batch));
+        let warm = || self.repeatable(part, 0, || {
+            self.plan.forward(&self.context, &*untracked, segment, entrance, batch)
+        });
         let (warm, results) = self.context.world().record(warm);
         drop((warm, untracked));
         let model = parameters.segment(segment, true)?;
@@ -124,7 +126,8 @@ impl<M: Model> Engine<M> {
             wait(&self.device)?;
             let (before, begun) = (ThreadMemory::now(), Instant::now());
             let enters = entrance.clone().map(|carry| self.plan.enter(segment, carry));
-            let (exit, told) = self.context.with_flops(|| model.forward_segment(segment, enters, batch));
+            let forward = || self.plan.forward(&self.context, &*model, segment, enters, batch);
+            let (exit, told) = self.context.with_flops(forward);
             wait(&self.device)?;
             Ok::<_, Error>((exit, told, before, begun.elapsed()))
         };

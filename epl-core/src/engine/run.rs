@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::time::Instant;
 
+use burn::tensor::{Gradients, Tensor};
 use epl_comm::{OperationPhase, Recording, ReduceOp, timed};
 
 use super::accumulated::Accumulated;
@@ -37,7 +38,6 @@ use super::statistics::StepStatistics;
 use super::tape::{Around, Start, Tape};
 use super::weights;
 use crate::error::{Error, Result};
-use crate::model::carry::Carry;
 use crate::model::context::{Context, Flops, NanCauses};
 use crate::model::loss::{Differentiated, Loss, Term, TermWeights};
 use crate::model::precision::{widen, widen_carry};
@@ -196,7 +196,9 @@ impl<'a, M: Model> StepRun<'a, M> {
         let (exit, tape) = explained(engine, &segments, &micro_batch.batch, forward)?;
         let end = match is_last {
             true => {
-                let model = tape.last().unwrap_or(engine.model());
+                let ran = tape.last().unwrap_or(engine.model());
+                let behind = engine.plan.behind_last(ran);
+                let model = behind.as_ref().unwrap_or(ran);
                 explained(engine, &segments, &micro_batch.batch, || self.end(number, model, exit, batch.of_loss()))?
             }
             false => {
@@ -209,7 +211,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         Ok(())
     }
 
-    /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment.
+    /// The loss of a micro-batch, and what of it is differentiated; `model` ran the last segment, if that is whole.
     fn end(&mut self, number: usize, model: &M, exit: M::Carry, batch: &M::Batch) -> Result<End> {
         let micro_batch = &self.micro_batches[number];
         let own = self.own_weights[number].clone();
@@ -371,13 +373,11 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         Ok(model)
     }
 
-    fn enter<C: Carry>(&self, segment: usize, carry: C) -> C {
-        self.run.engine.plan.enter(segment, carry)
-    }
-
-    fn forward<C: Carry>(&mut self, segment: usize, f: impl FnOnce() -> C) -> C {
+    fn forward(&mut self, segment: usize, model: &M, enters: Option<M::Carry>, batch: &M::Batch) -> M::Carry {
         let (engine, number) = (self.run.engine, self.number);
+        let enters = enters.map(|carry| engine.plan.enter(segment, carry));
         let _span = engine.enter(segment, self.what, number);
+        let f = || engine.plan.forward(&engine.context, model, segment, enters, batch);
         let part = ForwardPart::Segment(segment);
         let diagnostics = &engine.diagnostics;
         if self.what != FORWARD {
@@ -408,13 +408,22 @@ impl<'a, M: Model> Around<'a, M> for RunPass<'_, 'a, M> {
         Ok(context.world().replay(results, || f(self))?)
     }
 
-    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T> {
+    fn backward(
+        &mut self,
+        segment: usize,
+        ran: (&M, Option<&M::Carry>),
+        root: Option<Tensor<1>>,
+    ) -> Result<Option<Gradients>> {
         self.run.reducer.make_room(segment)?;
         self.run.parameters.ahead()?;
         let (engine, number) = (self.run.engine, self.number);
         engine.count_memory();
         let _span = engine.context.span(|| format!("backward {number} segment {segment}"));
-        Ok(engine.diagnostics.needing(f))
+        let mut gradients = engine.diagnostics.needing(|| root.map(|root| root.backward()));
+        if let Some(gradients) = &mut gradients {
+            engine.plan.sum_gradients(&engine.context, segment, ran, gradients)?;
+        }
+        Ok(gradients)
     }
 
     fn gradients(&mut self, segment: usize, model: Seen<'a, M>, found: Option<Found>) -> Result<()> {

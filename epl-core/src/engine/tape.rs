@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Gradients, Tensor};
 use epl_comm::Recording;
 
 use super::gradients::Found;
@@ -61,15 +61,12 @@ pub(crate) enum Start {
 }
 
 /// What happens around the segments of a pass.
-pub(crate) trait Around<'a, M> {
+pub(crate) trait Around<'a, M: Model> {
     /// The model for a segment, and whether its parameters ask for gradients.
     fn model(&mut self, segment: usize, tracked: bool) -> Result<Seen<'a, M>>;
 
-    /// What enters a segment, as it computes with it.
-    fn enter<C: Carry>(&self, segment: usize, carry: C) -> C;
-
-    /// Runs a segment's forward.
-    fn forward<C: Carry>(&mut self, segment: usize, f: impl FnOnce() -> C) -> C;
+    /// Runs a segment's forward on what enters it, with its model.
+    fn forward(&mut self, segment: usize, model: &M, enters: Option<M::Carry>, batch: &M::Batch) -> M::Carry;
 
     /// Runs a forward for the first time, and keeps what its collectives give.
     fn first<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> (T, Recording);
@@ -77,8 +74,14 @@ pub(crate) trait Around<'a, M> {
     /// Runs a forward again, with what its collectives gave.
     fn again<T>(&mut self, results: Recording, f: impl FnOnce(&mut Self) -> T) -> Result<T>;
 
-    /// Runs a segment's backward.
-    fn backward<T>(&mut self, segment: usize, f: impl FnOnce() -> T) -> Result<T>;
+    /// Runs a segment's backward, from a scalar, if there is one: the gradients of what entered and of the parameters of the model
+    /// that it ran.
+    fn backward(
+        &mut self,
+        segment: usize,
+        ran: (&M, Option<&M::Carry>),
+        root: Option<Tensor<1>>,
+    ) -> Result<Option<Gradients>>;
 
     /// The gradients that a segment's backward left for the parameters of the model that it ran, as they become final;
     /// none where nothing asks for one.
@@ -143,8 +146,7 @@ impl<'a, M: Model> TapeEntry<'a, M> {
     ) -> Result<(M::Carry, Self)> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let model = around.model(segment, true)?;
-        let enters = entrance.clone().map(|carry| around.enter(segment, carry));
-        let exit = around.forward(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+        let exit = around.forward(segment, &model, entrance.clone(), batch.of(segment));
         let seed = (segment + 1 < model.segments()).then(|| Seed::of(&exit));
         Ok((exit, Self { segments: segment..segment + 1, entrance, left: Left::Graph(model, seed) }))
     }
@@ -160,9 +162,8 @@ impl<'a, M: Model> TapeEntry<'a, M> {
         let mut carry = entrance.clone();
         let (ran, results) = around.first(|around| {
             segments.clone().try_for_each(|segment| {
-                let enters = carry.take().map(|carry| around.enter(segment, carry));
                 let model = around.model(segment, false)?;
-                carry = Some(around.forward(segment, || model.forward_segment(segment, enters, batch.of(segment))));
+                carry = Some(around.forward(segment, &model, carry.take(), batch.of(segment)));
                 Ok(())
             })
         });
@@ -197,7 +198,7 @@ impl<'a, M: Model> TapeEntry<'a, M> {
             Start::Exit(gradients) => seed.and_then(|seed| seed.root(gradients)),
         };
         let root = root.filter(Tensor::is_tracked);
-        let gradients = around.backward(segments.start, || root.map(|root| root.backward()))?;
+        let gradients = around.backward(segments.start, (&*model, entrance.as_ref()), root)?;
         let Some(mut gradients) = gradients else {
             // Nothing in this segment, nor before it, asks for a gradient.
             around.gradients(segments.start, model, None)?;

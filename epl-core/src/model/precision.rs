@@ -35,31 +35,40 @@ pub fn in_wide<const D: usize, const E: usize>(
 
 /// The 16-bit type in which a run computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HalfPrecision(HalfDtype);
+pub struct HalfPrecision {
+    choice: HalfDtype,
+    dtype: DType,
+}
 
 impl HalfPrecision {
     /// Computes in this type.
     pub fn new(dtype: HalfDtype) -> Self {
-        Self(dtype)
+        let element = match dtype {
+            HalfDtype::F16 => DType::F16,
+            HalfDtype::Bf16 => DType::BF16,
+        };
+        Self { choice: dtype, dtype: element }
+    }
+
+    /// What casts a batch to f64 as others cast it to 16 bits: for segments that are compared, and not trained.
+    pub(crate) fn in_f64() -> Self {
+        Self { dtype: DType::F64, ..Self::new(HalfDtype::Bf16) }
     }
 
     /// The type as the configuration has it.
     pub fn choice(self) -> HalfDtype {
-        self.0
+        self.choice
     }
 
     /// The element type.
     pub fn dtype(self) -> DType {
-        match self.0 {
-            HalfDtype::F16 => DType::F16,
-            HalfDtype::Bf16 => DType::BF16,
-        }
+        self.dtype
     }
 
     /// The carry with its f32 tensors in 16 bits, as operations of the graph that they are in. Tensors of one dim stay:
     /// they are sums on their way to the loss, and would lose digits at every boundary.
     pub fn carry<C: Carry>(self, carry: C) -> C {
-        carry.map(&mut Narrow(self.dtype()))
+        carry.map(&mut Narrow(self.dtype))
     }
 }
 

@@ -145,6 +145,11 @@ impl ParamRecord {
         self.cuts.iter().any(|cut| cut.axis == axis)
     }
 
+    /// Whether it is cut though its layer knows nothing of it, as [discovery](crate::LazyModel::discover) found it may be.
+    pub(crate) fn is_cut_unknown(&self) -> bool {
+        !self.declared && !self.cuts.is_empty()
+    }
+
     /// The axis over which its gradient is summed: an expert is held by one rank of each expert group.
     pub fn reduced_over(&self) -> Axis {
         if self.is_cut_over(Axis::Expert) { Axis::ExpertData } else { Axis::Data }

@@ -16,6 +16,7 @@ use super::burn_layers::BurnLayers;
 use super::order::Order;
 use super::resolved::Plan;
 use super::settings::EngineSettings;
+use super::finding::SplitFinding;
 use super::units::Division;
 use super::{kept, stages};
 use crate::config::{AmpLevel, Config, ZeroLevel};
@@ -164,6 +165,13 @@ impl PlanBuilder {
         self
     }
 
+    /// The same model, of whose segments this was found, with its parameters cut accordingly.
+    pub fn with_findings(mut self, findings: Vec<SplitFinding>, records: Vec<ParamRecord>) -> Self {
+        let survey = Arc::make_mut(&mut self.survey);
+        (survey.findings, survey.records) = (findings.into(), records);
+        self
+    }
+
     /// Whether parameters are given to owners, as the optimizer looks at whole tensors.
     pub fn gives_owners(&self) -> bool {
         !self.element_wise
@@ -259,6 +267,7 @@ impl PlanBuilder {
             exceptions: self.exceptions(),
             over_micro_batch: self.survey.over_micro_batch.clone(),
             burn_layers,
+            findings: self.survey.findings.clone(),
         }
     }
 

@@ -30,6 +30,7 @@ impl Display for Plan {
         }
         self.fmt_recomputation(f)?;
         self.fmt_sharding(f)?;
+        self.fmt_findings(f)?;
         self.fmt_records(f)?;
         for (index, bucket) in self.params.buckets.iter().enumerate() {
             writeln!(

@@ -16,6 +16,8 @@
 //! - `order`: in which order it runs them for several micro-batches.
 //! - `kept`: which segments are run again in backward.
 //! - `burn_layers`: layers of Burn that need something of a plan.
+//! - `finding`: what was found of a segment whose layers do not divide themselves.
+//! - `split`: segments that run in slices, though nothing in them knows of it.
 //! - `survey`: reads names, shapes and layers from a lazy model without drawing anything.
 //! - `memory`: what an estimate of bytes reads from it.
 //! - `display`: the printed plan.
@@ -35,6 +37,8 @@ pub(crate) mod stages;
 mod order;
 pub(crate) mod kept;
 pub(crate) mod burn_layers;
+mod finding;
+pub(crate) mod split;
 pub(crate) mod survey;
 mod memory;
 pub(crate) mod builder;
@@ -44,3 +48,4 @@ pub use fuse::fuse;
 pub use order::Order;
 pub use resolved::Plan;
 pub use settings::{Compression, EngineSettings, TraceWindow};
+pub use finding::{ExitSplit, SegmentSplit, SplitFinding};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::burn_layers::BurnLayers;
 use super::order::Order;
 use super::settings::EngineSettings;
+use super::finding::SplitFinding;
 use super::units::{parks, reduces_each};
 
 use crate::config::ZeroLevel;
@@ -64,6 +65,8 @@ pub struct Plan {
     pub over_micro_batch: Vec<&'static str>,
     /// Layers of Burn that draw from its generator, keep running statistics, or mix types in 16 bits.
     pub(crate) burn_layers: BurnLayers,
+    /// What was found of each segment, if somebody looked which of them can run in slices.
+    pub(super) findings: Arc<[SplitFinding]>,
 }
 
 impl Plan {

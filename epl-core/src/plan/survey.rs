@@ -1,12 +1,14 @@
 //! Reads names, shapes and layers from a lazy model; draws nothing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use burn::module::{Flag, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use epl_comm::shard_range;
 
 use super::burn_layers::BurnLayers;
+use super::finding::SplitFinding;
 use crate::error::{Error, Refusals, Result};
 use crate::model::context::{BuildContext, Context, Sharding};
 use crate::model::decay::{AverageDecay, MovingAverage};
@@ -23,6 +25,8 @@ pub(crate) struct Survey {
     pub burn_layers: BurnLayers,
     /// What layers take over all rows of a micro-batch.
     pub over_micro_batch: Vec<&'static str>,
+    /// What discovery found of each segment; nothing before it has looked.
+    pub findings: Arc<[SplitFinding]>,
 }
 
 /// The field of a layer, Burn's or another, whose type's name ends with `Embedding`: a table of rows.
@@ -67,7 +71,7 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     if !burn_layers.batch_norms.is_empty() {
         place.build().declare_over_micro_batch("the statistics of batch norms");
     }
-    Ok(Survey { records, burn_layers, over_micro_batch: place.build().over_micro_batch() })
+    Ok(Survey { records, burn_layers, over_micro_batch: place.build().over_micro_batch(), findings: Arc::default() })
 }
 
 /// What a parameter is a moving average of, if that is in the model.

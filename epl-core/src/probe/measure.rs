@@ -28,7 +28,7 @@ use crate::model::segment::Model;
 use crate::params::statistics::RunningStatistics;
 use crate::params::walk::{self, At, Change};
 use crate::params::{ParamRecord, replaced};
-use crate::plan::Plan;
+use crate::plan::{Plan, SegmentSplit};
 use crate::plan::batch_views::BatchViews;
 use crate::simulate::{Called, CarryShape, Members, SegmentCalls, TensorShape};
 
@@ -63,6 +63,8 @@ struct Likeness {
     entrance: CarryShape,
     is_last: bool,
     half: Option<HalfPrecision>,
+    /// How it runs in slices.
+    split: Option<SegmentSplit>,
     /// Where it ran forward already: what leaves, the calls, and which of the tensors that leave have a gradient; behind the last
     /// segment all.
     seen: Option<(CarryShape, Vec<Called>, Option<Vec<bool>>)>,
@@ -136,13 +138,25 @@ impl<M: Model> Bench<'_, M> {
             let batch = BatchViews::new(&model, self.plan, self.plan.half, batch);
             self.context.enter(segment);
             let enters = carry.clone().map(|carry| self.plan.enter(segment, carry));
-            let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+            let forward = || self.plan.forward(self.context, &model, segment, enters, batch.of(segment));
+            let forward = || self.holding(segment, forward);
             let (exit, calls) = self.context.record_calls(forward)?;
             statistics.put_into(&model, records);
             ways.push((carry.clone(), carry_shape(&exit), calls.into_iter().filter_map(called).collect()));
             carry = Some(exit.map(&mut Untrack));
         }
         Ok(ways)
+    }
+
+    /// Runs a segment's forward without a graph, in its own types. Collective where its layers are divided.
+    pub fn untracked(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> M::Carry {
+        let records = &self.plan.params.records;
+        let model = filled(self.model.clone(), records, segment, None).no_grad();
+        let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
+        self.context.enter(segment);
+        let exit = self.holding(segment, || self.plan.forward(self.context, &model, segment, carry, batch));
+        statistics.put_into(&model, records);
+        exit
     }
 
     fn begin(&self, rows: usize) {
@@ -216,7 +230,8 @@ impl<M: Model> Bench<'_, M> {
         self.context.enter(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
         let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
-        let forward = || self.holding(segment, || model.forward_segment(segment, enters, batch.of(segment)));
+        let forward = || plan.forward(self.context, model, segment, enters, batch.of(segment));
+        let forward = || self.holding(segment, forward);
         let other_work = || {
             if is_timed {
                 run_over(self.device)
@@ -240,7 +255,14 @@ impl<M: Model> Bench<'_, M> {
         let half = begin.elapsed();
         other_work();
         let turned = Instant::now();
-        let (gradients, backward) = self.context.record_calls(|| root.map(|root| root.backward()))?;
+        let (gradients, backward) = self.context.record_calls(|| {
+            let mut gradients = root.map(|root| root.backward());
+            let summed = gradients.as_mut().map(|gradients| {
+                plan.sum_gradients(self.context, segment, (model, entrance.as_ref()), gradients)
+            });
+            summed.transpose().map(|_| gradients)
+        })?;
+        let gradients = gradients?;
         wait(self.device)?;
         let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
         let found = match (entrance, gradients) {
@@ -260,6 +282,7 @@ impl<M: Model> Bench<'_, M> {
             entrance: carry.map(carry_shape).unwrap_or_default(),
             is_last: segment + 1 == self.plan.segments.len(),
             half: self.plan.half_in(segment),
+            split: self.plan.split_of(segment).cloned(),
             seen: None,
         }
     }
@@ -274,7 +297,7 @@ impl<M: Model> Bench<'_, M> {
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let untracked = model.clone().no_grad();
         let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
-        let warm = || self.holding(segment, || untracked.forward_segment(segment, entrance, batch));
+        let warm = || self.holding(segment, || self.plan.forward(self.context, &untracked, segment, entrance, batch));
         let (left, results) = self.context.world().record(warm);
         drop(untracked);
         let counted = || self.count(&model, segment, carry.clone(), batch);
@@ -291,7 +314,7 @@ impl<M: Model> Bench<'_, M> {
     }
 
     /// Runs a part of a segment that may draw: not into the numbers of another thread, which draws first values.
-    fn holding<T>(&self, segment: usize, f: impl FnOnce() -> T) -> T {
+    pub fn holding<T>(&self, segment: usize, f: impl FnOnce() -> T) -> T {
         match self.plan.burn_layers.draws[segment] {
             true => generator::seeded(self.device, Seeds { own: 0, after: 0 }, f),
             false => f(),
@@ -305,7 +328,8 @@ impl<M: Model> Bench<'_, M> {
         let counts = || ThreadMemory::now().ok_or_else(|| Error::invalid(NOT_COUNTED));
         let before = counts()?.live;
         ThreadMemory::look_anew();
-        let exit = self.holding(segment, || model.forward_segment(segment, entrance.clone(), batch));
+        let forward = || self.plan.forward(self.context, model, segment, entrance.clone(), batch);
+        let exit = self.holding(segment, forward);
         let is_last = segment + 1 == self.plan.segments.len();
         let loss = is_last.then(|| self.holding(segment, || model.loss(exit.clone(), batch)));
         let root = match &loss {
@@ -375,7 +399,7 @@ fn seeded<C: Carry>(carry: &C, wanted: Option<&[bool]>) -> Option<Tensor<1>> {
 
 /// The model with values for the parameters of one segment, those that are cast in 16 bits if it computes so, and nothing in the
 /// place of the others that have none.
-fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize, half: Option<HalfPrecision>) -> M {
+pub(crate) fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usize, half: Option<HalfPrecision>) -> M {
     struct FillSegment(usize, Option<HalfPrecision>);
     impl Change for FillSegment {
         type Error = Infallible;

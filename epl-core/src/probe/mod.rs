@@ -3,6 +3,7 @@
 //! - `segments`: what each segment of a model stores and costs.
 //! - `measure`: the same before the model exists.
 //! - [`planned`]: a model that is laid out and not drawn, and what it would need.
+//! - `discover`: which segments of plain layers can run in slices.
 //! - `shapes`: what segments call and send, for the list of a step.
 //! - `chrome`: what every rank did when, for Perfetto; `joined`: one such file of those of several processes.
 
@@ -11,6 +12,7 @@ pub(crate) mod measure;
 mod chrome;
 mod joined;
 pub mod planned;
+mod discover;
 mod shapes;
 
 pub use chrome::write_trace;

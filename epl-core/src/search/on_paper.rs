@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use burn::module::ParamId;
 use burn::tensor::DType;
@@ -159,6 +160,7 @@ fn column_of(
         records: records(segments, &mesh)?,
         burn_layers: BurnLayers::none(segments.len()),
         over_micro_batch: Vec::new(),
+        findings: Arc::default(),
     };
     let placement = Placement::of(&crate::Cluster::local(mesh.world_size())?, &mesh);
     let builder = PlanBuilder::new(config, (&mesh, 0), placement, survey).with_names("on paper".to_string(), names);

@@ -14,6 +14,7 @@ mod config;
 mod data;
 mod data_position;
 mod device_budget;
+mod discover;
 mod durability;
 mod engine;
 mod evaluate;

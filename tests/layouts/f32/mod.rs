@@ -4,6 +4,7 @@ mod amp;
 mod amp_groups;
 mod amp_ordinary;
 mod decoder;
+mod discovered;
 mod layouts;
 mod nested;
 mod nested_moe;

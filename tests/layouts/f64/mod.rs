@@ -2,6 +2,7 @@
 
 mod chain_types;
 mod decoder;
+pub mod discovered;
 mod found;
 mod indexed;
 mod groups;
