@@ -74,7 +74,7 @@ impl View {
             let (worker_memory, is_first) = (status.and_then(|status| status.memory), local == 0);
             let Some((status, own)) = own else {
                 let (none, memory) = (String::new(), worker_memory.filter(|_| is_first).map_or(String::new(), bytes));
-                let state = status.filter(|status| status.has_ended).map_or("has not begun", |_| "ended").to_string();
+                let state = status.filter(|status| status.has_ended).map_or("says nothing yet", |_| "ended").to_string();
                 return Row { worker, rank, is_first, step: none.clone(), speed: none, memory, state };
             };
             Row {
@@ -293,7 +293,7 @@ mod tests {
         silent.told = Duration::from_secs(995);
         // One rank of it has not come yet, and a worker tells nothing at all.
         let states: Vec<String> = view(3, vec![ended, silent]).rows().into_iter().map(|row| row.state).collect();
-        assert_eq!(states, ["ended", "ended", "has not begun", "has not begun", "silent for 5 s", "has not begun"]);
+        assert_eq!(states, ["ended", "ended", "says nothing yet", "says nothing yet", "silent for 5 s", "says nothing yet"]);
     }
 
     #[test]
