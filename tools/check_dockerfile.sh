@@ -18,8 +18,9 @@ step() { printf '\n== %s (after %d s)\n' "$*" "$SECONDS"; }
 
 root=${1:-$(mktemp -d)}
 end() {
-    umount "$root/proc" "$root/dev" 2>/dev/null || true
-    [ "$#" = 1 ] || rm -rf --one-file-system "$root"
+    umount -l "$root/proc" "$root/dev" 2>/dev/null || true
+    # Never what is in the machine's own /dev.
+    [ "$#" = 1 ] || mountpoint -q "$root/dev" || mountpoint -q "$root/proc" || rm -rf --one-file-system "$root"
 }
 trap 'end "$@"' EXIT
 
@@ -38,10 +39,12 @@ fi
 folder=/
 inside() { chroot "$root" env -i "${variables[@]}" sh -ec "cd '$folder'; $1" </dev/null; }
 compiled=release
-debug=
+debug=            # what `cargo install` is given
+release=--release # and `cargo build`, which knows no --debug
 if [ "${PROFILE:-release}" = dev ]; then
     compiled=debug
     debug=--debug
+    release=
 fi
 
 # One instruction a line.
@@ -63,7 +66,7 @@ step "its programs"
 for program in epl epl-ckpt epl-corpus epl-launch; do inside "$program --version"; done
 
 step "two workers"
-inside "cargo build --locked ${debug:---release} --features mpi --example moe_t5"
+inside "cargo build --locked $release --features mpi --example moe_t5"
 inside "epl-launch --num_workers 2 -- /tmp/target/$compiled/examples/moe_t5 --data 2 --expert 2 --steps 3 --out /tmp/numbers" \
     2>&1 | tee "$root/tmp/said"
 for expected in '2 processes over MPI' '\[worker 1\]'; do grep -q "$expected" "$root/tmp/said"; done

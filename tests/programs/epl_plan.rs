@@ -95,7 +95,10 @@ fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_t
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let options = ["--cluster", cluster.to_str().expect("it is text")];
     let plan = planned(&options, "moe_t5", &[&own[..], &["--data", "8", "--expert", "2"]].concat());
-    assert!(plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"), "{plan}");
+    assert!(
+        plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"),
+        "{plan}"
+    );
     assert!(plan.contains("and there are 3000000 bytes") && plan.contains(" too few"), "{plan}");
     // Another number of ranks than it has devices.
     let quickstart = example("quickstart");
@@ -138,7 +141,7 @@ fn what_cannot_be_planned_is_told() {
 
 #[test]
 fn every_shell_completes_every_command_and_every_option() {
-    let commands = ["new", "plan", "trace", "completions", "launch", "ckpt", "corpus"];
+    let commands = ["new", "plan", "plot", "trace", "completions", "launch", "ckpt", "corpus"];
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, said) = epl(&["completions", shell]);
         assert_eq!(code, Some(0), "{said}");
@@ -163,7 +166,9 @@ fn bash_completes_by_the_scripts() {
         String::from_utf8_lossy(&ran.stdout).trim().to_string()
     };
     let (_, script, _) = epl(&["completions", "bash"]);
-    for (words, expected) in [("epl pl", "plan"), ("epl plan zero", "zero.level="), ("epl plan a=b c=d zero", "zero.level=")] {
+    for (words, expected) in
+        [("epl pla", "plan"), ("epl plan zero", "zero.level="), ("epl plan a=b c=d zero", "zero.level=")]
+    {
         assert_eq!(complete(&script, "_epl_and_options", words), expected, "{words}");
     }
     assert_eq!(complete(&script, "_epl_and_options", "epl launch zero"), "");

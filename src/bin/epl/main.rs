@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! epl new mine                            a project with the smallest program, its options and a test
-//! epl launch --workers 2 -- mine          epl-launch
+//! epl launch --num_workers 2 -- mine      epl-launch
 //! epl plan zero.level=v1 -- mine           what a program would need, without a step
 //! epl plan --model llama3-8b cluster.ranks=8
 //! epl ckpt list out/numbers               epl-ckpt
@@ -130,7 +130,7 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
     let found = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&program));
     let status = Command::new(found).args(arguments).status().map_err(|error| {
         format!(
-            "cannot run {program}: {error}; there are `epl new`, trace and plot, and launch, ckpt and corpus, whose programs \
+            "cannot run {program}: {error}; there are `epl new`, plan, plot, trace and completions, and launch, ckpt and corpus, whose programs \
              `cargo install` puts beside this one: --path . for epl-ckpt and epl-corpus, --path epl-launch for epl-launch"
         )
     })?;

@@ -4,20 +4,22 @@
 //! worker  rank     step  tokens/s   memory  what it does
 //!      0     0  120/800      3120   1.2 GB  runs
 //!            1  120/800      3120           waits 3.1 s for rank 3 in all_reduce(sum) of f32 [1024], call 12 of group `data`
-//!      1     2  120/800      3120   1.2 GB  waits 3.1 s for rank 3 in all_reduce(sum) of f32 [1024], call 7 of group `data`
-//!            3  119/800                     silent for 4 s
+//!      1     2  120/800      3120   1.2 GB  waits 3.1 s for rank 3 in all_reduce(sum) of f32 [1024], call 7 of group `world`
+//!            3  119/800      3120           runs
 //! ```
+//!
+//! A process tells of all its ranks, so that all of them are silent where it is.
 //!
 //! On a terminal it stands below the workers' lines and is drawn anew in its place; elsewhere it is told line by line, now and then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, stdout};
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use epl_launch::watch::{RankStatus, WorkerStatus, read, waits_for};
+use epl_launch::watch::{OpenCall, RankStatus, WorkerStatus, read, waits_for};
 use tempfile::TempDir;
 
 use crate::all_machines::AllMachines;
@@ -31,6 +33,8 @@ const TOLD: Duration = Duration::from_secs(5);
 const SILENT: Duration = Duration::from_secs(3);
 /// A call that takes no longer is no wait worth a word.
 const SHORT: Duration = Duration::from_secs(1);
+/// For how long the last screen is waited for: a terminal may take nothing.
+const LAST: Duration = Duration::from_secs(5);
 
 /// What is to be seen at a moment.
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub(crate) struct Row {
     speed: String,
     memory: String,
     state: String,
+    /// Others wait for it, or it is silent.
+    holds_up: bool,
 }
 
 impl View {
@@ -62,20 +68,46 @@ impl View {
     pub fn rows(&self) -> Vec<Row> {
         let ranks: Vec<RankStatus> = self.statuses.iter().flat_map(|status| status.ranks.clone()).collect();
         let waits = waits_for(&ranks);
+        let awaited = self.awaited(&waits);
         let workers = self.first..self.first + self.workers;
-        workers.flat_map(|worker| self.of_worker(worker, &waits)).collect()
+        workers.flat_map(|worker| self.of_worker(worker, &waits, &awaited)).collect()
     }
 
-    fn of_worker(&self, worker: usize, waits: &BTreeMap<usize, Vec<usize>>) -> Vec<Row> {
+    /// The ranks for which others are shown to wait.
+    fn awaited(&self, waits: &BTreeMap<usize, Vec<usize>>) -> BTreeSet<usize> {
+        let telling = self.statuses.iter().filter(|status| !status.has_ended && !self.is_silent(status));
+        let ranks = telling.flat_map(|status| status.ranks.iter().map(move |rank| (status, rank)));
+        let waiting = ranks.filter(|(status, rank)| self.in_call(status, rank).is_some());
+        waiting.filter_map(|(_, rank)| waits.get(&rank.rank)).flatten().copied().collect()
+    }
+
+    fn age(&self, status: &WorkerStatus) -> Duration {
+        self.now.saturating_sub(status.told)
+    }
+
+    fn is_silent(&self, status: &WorkerStatus) -> bool {
+        !status.has_ended && self.age(status) > SILENT
+    }
+
+    /// The call that a rank is in, if for so long that it is worth a word, and for how long.
+    fn in_call<'a>(&self, status: &WorkerStatus, rank: &'a RankStatus) -> Option<(&'a OpenCall, Duration)> {
+        let call = rank.call.as_ref()?;
+        let time = call.since.saturating_add(self.age(status));
+        (time >= SHORT).then_some((call, time))
+    }
+
+    fn of_worker(&self, worker: usize, waits: &BTreeMap<usize, Vec<usize>>, awaited: &BTreeSet<usize>) -> Vec<Row> {
         let status = self.statuses.iter().find(|status| status.worker == worker);
         let row = |local: usize| {
             let rank = worker * self.local_ranks + local;
+            let holds_up = awaited.contains(&rank) || status.is_some_and(|status| self.is_silent(status));
             let own = status.and_then(|status| Some((status, status.ranks.iter().find(|own| own.rank == rank)?)));
             let (worker_memory, is_first) = (status.and_then(|status| status.memory), local == 0);
             let Some((status, own)) = own else {
                 let (none, memory) = (String::new(), worker_memory.filter(|_| is_first).map_or(String::new(), bytes));
-                let state = status.filter(|status| status.has_ended).map_or("says nothing yet", |_| "ended").to_string();
-                return Row { worker, rank, is_first, step: none.clone(), speed: none, memory, state };
+                let state =
+                    status.filter(|status| status.has_ended).map_or("says nothing yet", |_| "ended").to_string();
+                return Row { worker, rank, is_first, step: none.clone(), speed: none, memory, state, holds_up };
             };
             Row {
                 worker,
@@ -85,38 +117,35 @@ impl View {
                 speed: own.speed.map_or(String::new(), |speed| format!("{speed:.0}")),
                 memory: own.memory.or(worker_memory.filter(|_| is_first)).map_or(String::new(), bytes),
                 state: self.state(status, own, waits),
+                holds_up,
             }
         };
         (0..self.local_ranks).map(row).collect()
     }
 
     fn state(&self, status: &WorkerStatus, rank: &RankStatus, waits: &BTreeMap<usize, Vec<usize>>) -> String {
-        let age = self.now.saturating_sub(status.told);
         if status.has_ended {
             return "ended".to_string();
         }
-        if age > SILENT {
-            return format!("silent for {} s", age.as_secs());
+        if self.is_silent(status) {
+            return format!("silent for {} s", self.age(status).as_secs());
         }
-        let Some(call) = rank.call.as_ref().filter(|call| call.since + age >= SHORT) else { return "runs".to_string() };
-        let seconds = (call.since + age).as_secs_f64();
+        let Some((call, time)) = self.in_call(status, rank) else { return "runs".to_string() };
+        let seconds = time.as_secs_f64();
         match waits.get(&rank.rank).map(Vec::as_slice) {
             Some(others @ [_, ..]) => format!("waits {seconds:.1} s for {} in {}", named(others), call.words),
             _ => format!("for {seconds:.1} s in {}", call.words),
         }
     }
 
-    /// The screen, of lines that are no longer than `width`, and no more than `height`.
+    /// The screen, of lines that are no longer than `width`, and of fewer than `height`, from 4 on: below it stands the cursor.
     pub fn table(&self, [width, height]: [usize; 2]) -> Vec<String> {
         let rows = self.rows();
         let long = |of: fn(&Row) -> &String, head: &str| {
             rows.iter().map(|row| of(row).chars().count()).chain([head.len()]).max().unwrap_or(0)
         };
-        let [step, speed, memory] = [
-            long(|row| &row.step, "step"),
-            long(|row| &row.speed, "tokens/s"),
-            long(|row| &row.memory, "memory"),
-        ];
+        let [step, speed, memory] =
+            [long(|row| &row.step, "step"), long(|row| &row.speed, "tokens/s"), long(|row| &row.memory, "memory")];
         let line = |cells: [&str; 6]| {
             let [worker, rank, a, b, c, state] = cells;
             let line = format!("{worker:>6}  {rank:>4}  {a:>step$}  {b:>speed$}  {c:>memory$}  {state}");
@@ -125,10 +154,10 @@ impl View {
         let head = line(["worker", "rank", "step", "tokens/s", "memory", "what it does"]);
         // Those that hold up others are not to be below the edge.
         let mut shown: Vec<&Row> = rows.iter().collect();
-        let most = height.saturating_sub(2).max(1);
+        let most = height.saturating_sub(3).max(1);
         let left_out = shown.len().saturating_sub(most);
         if left_out > 0 {
-            shown.sort_by_key(|row| (row.state == "runs", row.rank));
+            shown.sort_by_key(|row| (!row.holds_up, row.state == "runs", row.rank));
             shown.truncate(most);
             shown.sort_by_key(|row| row.rank);
         }
@@ -177,7 +206,9 @@ pub(crate) struct Screen {
     /// Where they tell what they do; nobody else may read it.
     folder: TempDir,
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed by the thread, at its end.
+    ended: Receiver<()>,
+    merged: Merged,
 }
 
 impl Screen {
@@ -188,34 +219,38 @@ impl Screen {
     /// When there is no room for temporary files.
     pub fn start(mut machines: AllMachines, local_ranks: usize, merged: &Merged) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
+        let (is_alive, ended) = mpsc::channel();
         let temporary = own_folder()?;
-        let (folder, merged) = (temporary.path().to_path_buf(), merged.clone());
-        let thread = thread::spawn(move || {
-            let (is_terminal, [first, workers], mut told) = (stdout().is_terminal(), machines.workers(), Instant::now());
+        let (folder, shown, merged) = (temporary.path().to_path_buf(), merged.clone(), merged.clone());
+        thread::spawn(move || {
+            let _is_alive: Sender<()> = is_alive;
+            let (is_terminal, [first, workers], mut told) =
+                (stdout().is_terminal(), machines.workers(), Instant::now());
             loop {
                 let is_over = stopped.recv_timeout(DRAWN) != Err(RecvTimeoutError::Timeout);
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let statuses = machines.with_others(read(&folder), now);
                 let view = View { first, workers, local_ranks, statuses, now };
                 match (is_terminal, is_over) {
-                    (true, false) => merged.draw(view.table(size())),
+                    (true, false) => {
+                        merged.draw(view.table(size()));
+                    }
                     // What was last seen stays, above what comes.
-                    (true, true) => {
-                        merged.draw(Vec::new());
+                    (true, true) if merged.draw(Vec::new()) => {
                         view.table(size()).iter().for_each(|line| merged.line(false, "", line.as_bytes()));
                     }
                     (false, is_over) if is_over || told.elapsed() >= TOLD => {
                         told = Instant::now();
                         view.lines().iter().for_each(|line| merged.say(line));
                     }
-                    (false, _) => {}
+                    _ => {}
                 }
                 if is_over {
                     return;
                 }
             }
         });
-        Ok(Self { folder: temporary, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { folder: temporary, stop: Some(stop), ended, merged: shown })
     }
 
     /// Where workers tell what they do.
@@ -227,8 +262,10 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // One that is held up by its terminal ends when that goes on, or with this process.
+        if self.ended.recv_timeout(LAST) == Err(RecvTimeoutError::Disconnected) {
+            // Drawn no more, even if it ended by a panic.
+            self.merged.leave_screen();
         }
     }
 }
@@ -240,7 +277,7 @@ fn size() -> [usize; 2] {
 
 #[cfg(test)]
 mod tests {
-    use epl_launch::watch::{Group, OpenCall};
+    use epl_launch::watch::Group;
 
     use super::*;
 
@@ -270,7 +307,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_whom_is_shown() {
-        let ranks = [rank(0, 120, 12, Some(3)), rank(1, 120, 12, Some(0)), rank(2, 120, 12, Some(5)), rank(3, 119, 11, None)];
+        let ranks =
+            [rank(0, 120, 12, Some(3)), rank(1, 120, 12, Some(0)), rank(2, 120, 12, Some(5)), rank(3, 119, 11, None)];
         let [a, b, c, d] = ranks;
         let view = view(2, vec![worker(0, vec![a, b]), worker(1, vec![c, d])]);
         let expected = [
@@ -293,7 +331,10 @@ mod tests {
         silent.told = Duration::from_secs(995);
         // One rank of it has not come yet, and a worker tells nothing at all.
         let states: Vec<String> = view(3, vec![ended, silent]).rows().into_iter().map(|row| row.state).collect();
-        assert_eq!(states, ["ended", "ended", "says nothing yet", "says nothing yet", "silent for 5 s", "says nothing yet"]);
+        assert_eq!(
+            states,
+            ["ended", "ended", "says nothing yet", "says nothing yet", "silent for 5 s", "says nothing yet"]
+        );
     }
 
     #[test]
@@ -306,16 +347,43 @@ mod tests {
     fn what_has_no_room_is_cut_and_those_that_run_are_left_out_first() {
         let ranks = |first: usize, since| vec![rank(first, 1, 2, None), rank(first + 1, 1, 2, since)];
         let view = view(3, vec![worker(0, ranks(0, None)), worker(1, ranks(2, Some(4))), worker(2, ranks(4, None))]);
-        let table = view.table([40, 4]);
-        assert_eq!(table.len(), 4);
+        let table = view.table([40, 5]);
+        assert!(table.len() == 4 && (4..12).all(|height| view.table([40, height]).len() < height), "{table:?}");
         assert!(table.iter().all(|line| line.chars().count() <= 40), "{table:?}");
         assert!(table[1].starts_with("     0     0") && table[2].starts_with("     1     3"), "{table:?}");
         assert_eq!(table[3], "and 4 more ranks");
     }
 
     #[test]
+    fn who_holds_up_others_is_never_left_out() {
+        let waits = |number: usize| rank(number, 120, 12, Some(4));
+        let view =
+            view(2, vec![worker(0, vec![waits(0), waits(1)]), worker(1, vec![waits(2), rank(3, 119, 11, None)])]);
+        let table = view.table([200, 5]);
+        assert!(table.len() == 4 && table[1].contains("waits 4.0 s for rank 3 in "), "{table:?}");
+        assert!(table[2].starts_with("     1     3") && table[2].ends_with("  runs"), "{table:?}");
+        // A process that is silent, too, before those that wait.
+        let mut silent = worker(1, vec![rank(2, 120, 12, None), rank(3, 120, 12, None)]);
+        silent.told = Duration::from_secs(990);
+        let table = View { statuses: vec![worker(0, vec![waits(0), waits(1)]), silent], ..view }.table([200, 5]);
+        assert!(table[1..3].iter().all(|line| line.ends_with("  silent for 10 s")), "{table:?}");
+    }
+
+    #[test]
+    fn a_call_of_all_time_is_shown() {
+        let mut rank = rank(0, 1, 2, Some(0));
+        rank.call.as_mut().expect("it is in one").since = Duration::MAX;
+        let mut of_late = worker(0, vec![rank]);
+        of_late.told = Duration::from_secs(998);
+        assert!(view(1, vec![of_late]).rows()[0].state.starts_with("for 18446744073709"));
+    }
+
+    #[test]
     fn many_ranks_are_named_by_the_first() {
-        assert_eq!([named(&[3]), named(&[1, 3]), named(&[1, 2, 3, 4, 5, 6])], ["rank 3", "ranks 1, 3", "ranks 1, 2, 3, 4 and 2 more"]);
+        assert_eq!(
+            [named(&[3]), named(&[1, 3]), named(&[1, 2, 3, 4, 5, 6])],
+            ["rank 3", "ranks 1, 3", "ranks 1, 2, 3, 4 and 2 more"]
+        );
         assert_eq!([bytes(5_400_000), bytes(12_340_000_000)], ["5 MB", "12.3 GB"]);
     }
 }

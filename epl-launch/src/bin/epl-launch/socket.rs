@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::output::kind;
 use crate::spec::{Report, RootCause, Spec, Word};
-use crate::system::{Listener, Stream, own_folder};
+use crate::system::{Listener, Stream, own_folder, takes_output};
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many lines of a worker are kept, a panic's backtrace among them, and of each so many characters.
@@ -84,12 +84,22 @@ impl Merged {
         let _ = shown.file.as_mut().map(|file| file.write_all(&line));
     }
 
-    /// Draws the screen in the place of the one before; of no lines, it is gone.
-    pub fn draw(&self, screen: Vec<String>) {
+    /// Draws the screen in the place of the one before; of no lines, it is gone. Whether it is drawn: a terminal that takes
+    /// nothing now keeps what it shows, so that workers' lines do not wait for a screen.
+    pub fn draw(&self, screen: Vec<String>) -> bool {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !takes_output() {
+            return false;
+        }
         let erased = shown.erase();
         shown.screen = screen;
         write_out(&[erased, shown.drawn()].concat());
+        true
+    }
+
+    /// Leaves the screen where it stands: lines that come are written below it.
+    pub fn leave_screen(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).screen.clear();
     }
 
     /// Something that the agent itself has to say.

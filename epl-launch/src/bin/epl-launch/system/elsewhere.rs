@@ -63,6 +63,11 @@ pub(crate) fn terminal_size() -> Option<[usize; 2]> {
     None
 }
 
+/// Nobody tells.
+pub(crate) fn takes_output() -> bool {
+    true
+}
+
 pub(crate) fn stat(_process: u32) -> Option<Vec<u8>> {
     None
 }

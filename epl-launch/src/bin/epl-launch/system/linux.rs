@@ -2,12 +2,14 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 pub(crate) use std::os::unix::net::{UnixListener as Listener, UnixStream as Stream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) use rustix::process::Signal;
 use rustix::process::{
     Pid, WaitOptions, geteuid, getpid, kill_process, kill_process_group, set_child_subreaper,
@@ -81,6 +83,15 @@ pub(crate) fn terminal_size() -> Option<[usize; 2]> {
     Some([size.ws_col.into(), size.ws_row.into()])
 }
 
+/// Whether the standard output takes something now, as a terminal that is held does not.
+pub(crate) fn takes_output() -> bool {
+    takes(&io::stdout())
+}
+
+fn takes(output: &impl AsFd) -> bool {
+    poll(&mut [PollFd::new(output, PollFlags::OUT)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 /// What the system says of a process: the text of its `stat`.
 pub(crate) fn stat(process: u32) -> Option<Vec<u8>> {
     fs::read(format!("/proc/{process}/stat")).ok()
@@ -89,4 +100,23 @@ pub(crate) fn stat(process: u32) -> Option<Vec<u8>> {
 /// The numbers of all processes.
 pub(crate) fn processes() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn who_is_not_read_takes_nothing() {
+        let (mut reader, mut writer) = Stream::pair().expect("sockets");
+        assert!(takes(&writer));
+        writer.set_nonblocking(true).expect("a socket");
+        reader.set_nonblocking(true).expect("a socket");
+        while writer.write(&[0; 4096]).is_ok() {}
+        assert!(!takes(&writer));
+        while reader.read(&mut [0; 4096]).is_ok() {}
+        assert!(takes(&writer));
+    }
 }
