@@ -130,8 +130,9 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
     let found = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&program));
     let status = Command::new(found).args(arguments).status().map_err(|error| {
         format!(
-            "cannot run {program}: {error}; there are `epl new`, plan, plot, trace and completions, and launch, ckpt and corpus, whose programs \
-             `cargo install` puts beside this one: --path . for epl-ckpt and epl-corpus, --path epl-launch for epl-launch"
+            "cannot run {program}: {error}; there are `epl new`, plan, plot, trace and completions, and launch, ckpt and \
+             corpus, whose programs `cargo install` puts beside this one: --path . for epl-ckpt and epl-corpus, --path \
+             epl-launch for epl-launch"
         )
     })?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
