@@ -49,6 +49,15 @@ fn a_program_with_a_trainer_is_planned_and_makes_no_step() {
     assert!(plan.contains("which `Epl::auto_parallel` is given, and it is not called"), "{plan}");
 }
 
+/// `smallest` reads no environment.
+#[test]
+fn an_option_that_the_program_does_not_take_is_told() {
+    let plan = planned(&["zero.level=v2", "dist.data_parallel_size=2"], "smallest", &[]);
+    let told = "zero.level = \"v2\" was asked for, and the program has \"\": it does not read the environment";
+    assert!(plan.contains(told), "{plan}");
+    assert_eq!(plan.matches("was asked for").count(), 1, "{plan}");
+}
+
 fn moe_t5(folder: &Path) -> Vec<String> {
     let fixed = ["--model", "moe_t5_numbers", "--out"];
     fixed.map(String::from).into_iter().chain([folder.join("run").display().to_string()]).collect()
@@ -66,6 +75,7 @@ fn each_stage_of_more_ranks_than_there_are_is_planned_under_the_options_that_are
     let whole = [0, 1].map(|stage| between_steps(&plan, &format!("memory of a rank of stage {stage}:\n")));
     assert!(whole[0] > 0 && whole[1] > 0 && whole[0] != whole[1], "{plan}");
     let sharded = of(&["zero.level=v1"]);
+    assert!(!sharded.contains("was asked for"), "{sharded}");
     assert!(between_steps(&sharded, "memory of a rank of stage 0:\n") < whole[0] / 2, "{sharded}");
     assert!(!folder.path().join("run/metrics.jsonl").exists());
 }
@@ -95,7 +105,10 @@ fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_t
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let options = ["--cluster", cluster.to_str().expect("it is text")];
     let plan = planned(&options, "moe_t5", &[&own[..], &["--data", "8", "--expert", "2"]].concat());
-    assert!(plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"), "{plan}");
+    assert!(
+        plan.contains("predicted step ") && plan.contains("8 ranks = data 8") && plan.contains("on 2 hosts"),
+        "{plan}"
+    );
     assert!(plan.contains("and there are 3000000 bytes") && plan.contains(" too few"), "{plan}");
     // Another number of ranks than it has devices.
     let quickstart = example("quickstart");
@@ -163,7 +176,9 @@ fn bash_completes_by_the_scripts() {
         String::from_utf8_lossy(&ran.stdout).trim().to_string()
     };
     let (_, script, _) = epl(&["completions", "bash"]);
-    for (words, expected) in [("epl pl", "plan"), ("epl plan zero", "zero.level="), ("epl plan a=b c=d zero", "zero.level=")] {
+    for (words, expected) in
+        [("epl pl", "plan"), ("epl plan zero", "zero.level="), ("epl plan a=b c=d zero", "zero.level=")]
+    {
         assert_eq!(complete(&script, "_epl_and_options", words), expected, "{words}");
     }
     assert_eq!(complete(&script, "_epl_and_options", "epl launch zero"), "");
