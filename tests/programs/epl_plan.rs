@@ -49,6 +49,15 @@ fn a_program_with_a_trainer_is_planned_and_makes_no_step() {
     assert!(plan.contains("which `Epl::auto_parallel` is given, and it is not called"), "{plan}");
 }
 
+/// `smallest` reads no environment.
+#[test]
+fn an_option_that_the_program_does_not_take_is_told() {
+    let plan = planned(&["zero.level=v2", "dist.data_parallel_size=2"], "smallest", &[]);
+    let told = "zero.level = \"v2\" was asked for, and the program has \"\": it does not read the environment";
+    assert!(plan.contains(told), "{plan}");
+    assert_eq!(plan.matches("was asked for").count(), 1, "{plan}");
+}
+
 fn moe_t5(folder: &Path) -> Vec<String> {
     let fixed = ["--model", "moe_t5_numbers", "--out"];
     fixed.map(String::from).into_iter().chain([folder.join("run").display().to_string()]).collect()
@@ -66,6 +75,7 @@ fn each_stage_of_more_ranks_than_there_are_is_planned_under_the_options_that_are
     let whole = [0, 1].map(|stage| between_steps(&plan, &format!("memory of a rank of stage {stage}:\n")));
     assert!(whole[0] > 0 && whole[1] > 0 && whole[0] != whole[1], "{plan}");
     let sharded = of(&["zero.level=v1"]);
+    assert!(!sharded.contains("was asked for"), "{sharded}");
     assert!(between_steps(&sharded, "memory of a rank of stage 0:\n") < whole[0] / 2, "{sharded}");
     assert!(!folder.path().join("run/metrics.jsonl").exists());
 }
@@ -128,7 +138,7 @@ fn what_cannot_be_planned_is_told() {
         (&["--", "true"][..], "no plan of true: it ended without one"),
         (&["--", "false"][..], "no plan of false: it ended before it built an engine"),
         (&["--", "no-such-program"][..], "no-such-program cannot be started"),
-        (&["zero.levle=v1", "--", "true"][..], "unknown option `zero.levle`"),
+        (&["zero.levle=v1", "--", "true"][..], "unknown option zero.levle (command line); the nearest is zero.level"),
         (&["--cluster", "nowhere.toml", "--", "true"][..], "--cluster nowhere.toml: "),
         (&["--model", "nobody"][..], "nobody is no folder, and no model of that name is known; there are gpt2,"),
         (&["--", &noise][..], "what it launched ended without an engine"),

@@ -105,7 +105,7 @@ pub(super) fn survey<M: Model>(
 ) -> Result<SurveyedModel<M>> {
     let thought = epl.in_thought(measuring(epl.config(), division.0, division.1)?)?;
     let lazy = thought.plan(|place| model(place))?;
-    check_scopes(&lazy)?;
+    check_scopes(&lazy, epl.wanted().is_some() && !epl.config().searches())?;
     let rows = measured_rows(sample.rows(), epl.cluster().world_size());
     let is_bounded = epl.config().offload.device_bytes.is_some();
     let mut surveyed = SurveyedModel { lazy, division, rows, is_bounded, known_as: None };
@@ -196,10 +196,11 @@ fn times(rows: &[usize], seconds: &[Vec<[f64; 2]>]) -> Vec<SegmentTime> {
     (0..seconds[0].len()).map(time).collect()
 }
 
-/// Refuses a model whose scopes say its layout.
-fn check_scopes<M: Model>(lazy: &LazyModel<M>) -> Result<()> {
+/// Refuses a model whose scopes say its layout: who wants a plan of it has asked for no other one.
+fn check_scopes<M: Model>(lazy: &LazyModel<M>, is_planned: bool) -> Result<()> {
     match &lazy.plan().layout {
         None => Ok(()),
+        Some(_) if is_planned => Err(Error::invalid("not measured: the model's scopes say its layout")),
         Some(layout) => Err(Error::invalid(format!(
             "auto.auto_parallel = true chooses the layout of a model without scopes, and this one opens some; leave one of both \
              out: {layout}"

@@ -28,6 +28,9 @@ impl Epl {
         M::Batch: 'static,
     {
         let sample = || Sample::of(data);
+        if self.config().searches() {
+            wanted.note_search(self.config());
+        }
         let found = match (wanted.machine(), self.config().searches()) {
             (_, false) => None,
             (None, true) => Some(self.search(&mut model, optimizer, sample()?)?),

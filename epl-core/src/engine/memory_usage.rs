@@ -69,13 +69,14 @@ impl<M: Model> ModelState<M> {
 }
 
 impl<M: Model> Engine<M> {
-    /// The most bytes that this rank held at once since this was last asked, as they are measured; none where nobody measures.
+    /// The most bytes that this rank held at once since this was last asked, as they are measured; none where nobody measures. Who
+    /// asks takes it: beside a [`Progress`](crate::trainer::Progress), which asks on the first rank, it is what was since then.
     ///
     /// Where the device's memory is the host's, and the program's allocator is a
     /// [`CountingAllocator`](epl_comm::CountingAllocator): parameters, gradients, optimizer state, activations, buckets, and what
-    /// segments need for a moment; not batches, nor what a process needs once. What collectives inside layers give lies in
+    /// segments need for a moment in training; not batches, evaluation and generation, nor what a process needs once. What collectives inside layers give lies in
     /// memory that is used again, and counts where it is new. A device with memory of its own says what its allocator has
-    /// reserved, for all ranks on it.
+    /// reserved, for all ranks on it; it ends first what it was given to do.
     pub fn take_peak_memory(&self) -> Option<PeakMemory> {
         let ledger = &self.state.params.storage().ledger;
         let device = match is_host(&self.device) {
@@ -117,7 +118,7 @@ impl<M: Model> Engine<M> {
     }
 
     /// What stays from step to step: counted when it is asked for, and again where the optimizer may have more by now. To count
-    /// what Burn's optimizers keep, where they do not update in one pass, is to copy it.
+    /// what an optimizer of Burn's keeps that declares none of it is to copy it.
     fn kept(&self) -> KeptBytes {
         let steps = self.state.steps.min(STEPS_TO_STATE);
         let counted = self.diagnostics.kept.get().filter(|(after, _)| *after == steps);

@@ -8,6 +8,8 @@
 //!                                                                and an error, by which the closure ends
 //! ```
 //!
+//! `EPL_PLAN_SETTINGS` has the options that `epl plan` was given: those that the program has not taken are told with the plan.
+//!
 //! No parameter is drawn, no other worker is met, and no step is made. Where a layout is searched and no cluster is described, ranks
 //! are started as ever, since the search measures their collectives.
 
@@ -19,18 +21,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use epl_comm::{Source, Worker, shard_range};
 
-use crate::config::Config;
+use crate::config::{self, Config, OPTIONS};
 use crate::cost::Machine;
 use crate::error::{Error, Result};
 use crate::memory::{Activations, MemoryEstimate, OptimizerState};
 use crate::plan::builder::PlanBuilder;
 use crate::probe::planned::PlannedMemory;
-use crate::topology::cluster::{Axis, Cluster};
+use crate::topology::cluster::{Axis, Cluster, Mesh};
 
 /// The variable with the file for the plan.
 const FILE: &str = "EPL_PLAN";
 /// The one with the file that describes a cluster.
 const CLUSTER: &str = "EPL_PLAN_CLUSTER";
+/// The one with the options that were asked for, as `key=value`, one a line.
+const SETTINGS: &str = "EPL_PLAN_SETTINGS";
 
 /// The plan that this process is run for.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub(crate) struct WantedPlan {
     /// Where it goes, behind what is there.
     file: PathBuf,
     machine: Option<Machine>,
+    /// Options that were asked for.
+    asked: Config,
     told: Mutex<Told>,
 }
 
@@ -45,6 +51,8 @@ pub(crate) struct WantedPlan {
 struct Told {
     /// A step's time, in words.
     predicted: Option<String>,
+    /// What a search was given, which may change what it found.
+    searched: Option<Config>,
     /// What segments store for backward.
     activations: Stored,
     is_made: bool,
@@ -65,11 +73,12 @@ enum Stored {
 }
 
 impl WantedPlan {
-    /// What the environment asks for: the same for all launches of a process, of which the first engine is planned.
+    /// What the environment asks for, the same for all launches of a process. The first of them has to build the engine: it ends
+    /// with the plan, or with an error, and a program commonly ends with it.
     ///
     /// # Errors
     ///
-    /// When the cluster's description cannot be read.
+    /// When the cluster's description cannot be read, or the settings are none.
     pub fn of_process() -> Result<Option<Arc<Self>>> {
         static WANTED: OnceLock<Result<Option<Arc<WantedPlan>>, String>> = OnceLock::new();
         let read = || Self::from_variables(|name| std::env::var_os(name)).map_err(|error| error.to_string());
@@ -80,7 +89,9 @@ impl WantedPlan {
         let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(file) = path(FILE) else { return Ok(None) };
         let machine = path(CLUSTER).map(Machine::load).transpose()?;
-        Ok(Some(Arc::new(Self { file, machine, told: Mutex::default() })))
+        let settings = variable(SETTINGS).unwrap_or_default();
+        let asked = asked_for(&settings.to_string_lossy())?;
+        Ok(Some(Arc::new(Self { file, machine, asked, told: Mutex::default() })))
     }
 
     /// The cluster that is described.
@@ -135,6 +146,11 @@ impl WantedPlan {
         self.told().predicted = Some(words);
     }
 
+    /// Notes what a search is given.
+    pub fn note_search(&self, config: &Config) {
+        self.told().searched = Some(config.clone());
+    }
+
     /// Notes what segments store for backward, with the rows of a step; none where the program does not count.
     pub fn note_activations(&self, measured: Result<Option<(Activations, usize)>>) {
         self.told().activations = match measured {
@@ -166,7 +182,8 @@ impl WantedPlan {
             Some(error) => error,
             None => Error::invalid(format!(
                 "{FILE} asks for the plan of this program, and what it launched ended without an engine; a plan is that of the \
-                 first `Engine::build`, `Engine::new` or `Trainer::build`"
+                 first `Engine::build`, `Engine::new` or `Trainer::build`, and the first `epl::launch` of the program must build \
+                 it: move what is launched before behind it, or leave it out for a plan"
             )),
         }
     }
@@ -182,6 +199,7 @@ impl WantedPlan {
         let ranks: Vec<usize> = mesh.widths().iter().map(|width| along[width.members.start]).collect();
         let builder_of = |rank: usize| builder.clone().at(mesh.coordinate(rank));
         let mut words = builder_of(ranks[0]).plan()?.to_string();
+        words += &self.not_taken(told.searched.as_ref().unwrap_or(&builder.config));
         // How stages of other widths divide what they hold, their own ranks know.
         let known = if mesh.is_bridged() { 1 } else { ranks.len() };
         for (stage, rank) in ranks.iter().enumerate().take(known) {
@@ -192,11 +210,12 @@ impl WantedPlan {
             let micro_batches = plan.micro_batches;
             let mut planned = PlannedMemory::of(builder, plan, state);
             if let Stored::Known(activations, rows) = &told.activations {
-                let own = shard_range(*rows, mesh.replicas(), 0).len();
-                let rows = shard_range(own, micro_batches, 0).len().max(1);
+                let rows = shard_range(most_rows(mesh, *rows)?, micro_batches, 0).len().max(1);
                 planned = planned.with_activations(Some(activations), rows);
             }
-            words += &self.memory(&planned, *rank, &told.activations)?;
+            let stage = mesh.coordinate(*rank).pipeline;
+            let all = (0..mesh.world_size()).filter(|rank| mesh.coordinate(*rank).pipeline == stage);
+            words += &self.memory(&planned, &all.collect::<Vec<_>>(), &told.activations)?;
         }
         if known < ranks.len() {
             words += "the stages have different widths: how much the others need is known on their own ranks\n";
@@ -213,18 +232,39 @@ impl WantedPlan {
         Ok(words)
     }
 
-    /// The table of a rank, and whether it fits the device that is described.
-    fn memory(&self, planned: &PlannedMemory<'_>, rank: usize, stored: &Stored) -> Result<String> {
+    /// A line for each option that was asked for, and that the program has another value of.
+    fn not_taken(&self, config: &Config) -> String {
+        // A world that is only thought of writes no profile, whatever the program has.
+        let other = OPTIONS.iter().filter(|option| {
+            let key = option.key();
+            option.section != "profile" && self.asked.is_given(&key) && self.asked.get(&key) != config.get(&key)
+        });
+        let line = |option: &config::OptionSpec| {
+            let (asked, has) = ((option.get)(&self.asked), (option.get)(config));
+            format!(
+                "\n{} = {asked} was asked for, and the program has {has}: it does not read the environment, or its command line \
+                 wins",
+                option.key()
+            )
+        };
+        let lines: String = other.map(line).collect();
+        if lines.is_empty() { lines } else { lines + "\n" }
+    }
+
+    /// The table of a rank, and whether it fits the smallest of the devices of its stage that are described.
+    fn memory(&self, planned: &PlannedMemory<'_>, of_stage: &[usize], stored: &Stored) -> Result<String> {
         let mut estimate: MemoryEstimate = planned.estimate()?;
         let why = match stored {
-            Stored::Unasked => Some("not known: they are of a batch, which `Epl::auto_parallel` is given, and it is not called"),
+            Stored::Unasked => {
+                Some("not known: they are of a batch, which `Epl::auto_parallel` is given, and it is not called")
+            }
             Stored::Failed(why) => Some(why.as_str()),
             Stored::Uncounted | Stored::Known(..) => None,
         };
         if let Some(why) = why {
             estimate.lines.iter_mut().filter(|line| line.bytes.is_none()).for_each(|line| line.why = why.to_string());
         }
-        let bytes = self.machine.as_ref().and_then(|machine| machine.devices().together(&[rank]).bytes);
+        let bytes = self.machine.as_ref().and_then(|machine| machine.devices().together(of_stage).bytes);
         let fits = bytes.map(|bytes| match planned.check(bytes) {
             Ok(_) if estimate.unknown().next().is_some() => {
                 format!("it fits into the device's {bytes} bytes, but for what is not known\n")
@@ -234,6 +274,37 @@ impl WantedPlan {
         });
         Ok(format!("{estimate}{}", fits.unwrap_or_default()))
     }
+}
+
+/// Options of the form `key=value`, one a line. Whether they agree depends on what the program has beside them.
+fn asked_for(text: &str) -> Result<Config> {
+    let mut asked = Config::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let read = line.split_once('=').and_then(|(key, value)| {
+            let option = OPTIONS.iter().find(|option| option.key() == key.trim())?;
+            Some((option, option.kind.read(value)?))
+        });
+        let Some((option, value)) = read else {
+            return Err(Error::invalid(format!(
+                "{SETTINGS} has the line `{line}`, which sets no option; it takes one key=value a line, as `epl plan` writes them"
+            )));
+        };
+        asked.assign(option, &value, config::Origin::CommandLine)?;
+    }
+    Ok(asked)
+}
+
+/// Rows of the replica that has the most of a step's.
+fn most_rows(mesh: &Mesh, rows: usize) -> Result<usize> {
+    let mut most = 0;
+    for replica in 0..mesh.replicas() {
+        let own = match mesh.batch_part(replica)? {
+            Some(part) => part.rows(rows).len(),
+            None => shard_range(rows, mesh.replicas(), replica).len(),
+        };
+        most = most.max(own);
+    }
+    Ok(most)
 }
 
 #[cfg(test)]
@@ -262,6 +333,28 @@ mod tests {
         assert_eq!(wanted.ended(Some(Error::invalid("no data"))).to_string(), "no data");
         wanted.told().is_made = true;
         assert!(matches!(wanted.ended(Some(Error::invalid("no data"))), Error::PlanOnly));
+    }
+
+    #[test]
+    fn what_was_asked_for_and_is_not_there_is_told() {
+        let wanted = wanted(&[(FILE, "plan"), (SETTINGS, "zero.level=v2\ntrain.seed=7")]).unwrap().unwrap();
+        let told = wanted.not_taken(&Config::new().with("train.seed", 7).unwrap());
+        let expected = "\nzero.level = \"v2\" was asked for, and the program has \"\": it does not read the environment, or its command \
+                        line wins\n";
+        assert_eq!(told, expected);
+        assert_eq!(wanted.not_taken(&wanted.asked), "");
+        for line in ["zero.level", "zero.levle=v1", "zero.level=v9"] {
+            let error = asked_for(line).unwrap_err().to_string();
+            assert!(error.contains(line) && error.contains("key=value"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_replica_with_the_most_rows_counts() {
+        let config = Config::new().with("dist.data_parallel_size", 3).unwrap();
+        let even = Mesh::from_config(&config).unwrap();
+        assert_eq!(most_rows(&even, 8).unwrap(), 3);
+        assert_eq!(most_rows(&even.with_row_weights(Some(vec![1, 2, 1])), 8).unwrap(), 4);
     }
 
     #[test]

@@ -79,7 +79,9 @@ pub trait OptimizerConfig: Serialize {
         let Some(weight_decay) = weight_decay else {
             let settings = json("optimizer's settings", self)?;
             let one_pass = Self::one_pass(&settings);
-            return Ok(Variant::new(Self::NAME, self.build(), settings)?.with_one_pass(one_pass));
+            let variant = Variant::new(Self::NAME, self.build(), settings)?.with_one_pass(one_pass);
+            // One that declares no state is counted by what it has.
+            return Ok(variant.with_state(self.state().ok()));
         };
         match self.with_decay(weight_decay) {
             Some(decayed) => decayed.variant(None, None),

@@ -69,7 +69,8 @@ pub(crate) struct PerParameter {
 
 /// What an optimizer keeps of a parameter.
 enum ParamState {
-    Burn(DynState),
+    /// With the bytes of its tensors, where they are known.
+    Burn(DynState, Option<u64>),
     /// Of one that updates in one pass; the shape is the parameter's.
     OnePass(Box<HostState>, Shape),
 }
@@ -115,9 +116,12 @@ impl PerParameter {
         }
         let gradient = scaled(gradient, update.factor);
         let state = self.take_burn_state(id, D, &device);
-        let optimizer = &self.update(id).0.optimizer;
-        let (value, state) = optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
-        self.states.extend(state.map(|state| (id, ParamState::Burn(state))));
+        let variant = self.update(id).0;
+        // State is of the gradient's type.
+        let size = gradient.dtype().size() as u64;
+        let bytes = variant.state.map(|state| state.numel(&gradient.dims()) * size);
+        let (value, state) = variant.optimizer.step_dyn(D, rate, value.into_bridge(), gradient.into_bridge(), state);
+        self.states.extend(state.map(|state| (id, ParamState::Burn(state, bytes))));
         Tensor::from_bridge(value)
     }
 
@@ -144,11 +148,11 @@ impl PerParameter {
     /// The state as Burn's optimizer of a parameter of so many dims takes it.
     fn take_burn_state(&mut self, id: ParamId, dims: usize, device: &Device) -> Option<DynState> {
         let fields = match self.states.get(&id)? {
-            ParamState::Burn(_) => None,
+            ParamState::Burn(..) => None,
             ParamState::OnePass(..) => Some(self.state(id)),
         };
         match (fields, self.states.remove(&id)?) {
-            (None, ParamState::Burn(state)) => Some(self.update(id).0.optimizer.to_device_dyn(state, device)),
+            (None, ParamState::Burn(state, _)) => Some(self.update(id).0.optimizer.to_device_dyn(state, device)),
             // The names and shapes are those that Burn's own has in its record.
             (fields, _) => self.rebuilt(id, dims, fields?, device).or_else(|| {
                 epl_comm::unwind(epl_comm::Error::invalid(
@@ -163,7 +167,7 @@ impl PerParameter {
         match self.states.get(&id) {
             None => StateFields::new(),
             Some(ParamState::OnePass(state, shape)) => fields_of(state, shape),
-            Some(ParamState::Burn(state)) => {
+            Some(ParamState::Burn(state, _)) => {
                 let mut sink = StateSink::default();
                 self.update(id).0.optimizer.state_flatten(PREFIX, state, &mut sink);
                 let tensors = sink.tensors.into_iter().map(|(name, data)| (name, StateField::Tensor(data)));
@@ -173,14 +177,15 @@ impl PerParameter {
         }
     }
 
-    /// How many bytes of tensors it keeps.
+    /// How many bytes of tensors it keeps. Burn shows an optimizer's tensors only as copies on the host, so what Burn's optimizers
+    /// keep is counted by what their configuration [declares](super::OptimizerConfig::state): all of it, though some have a part
+    /// of it behind the second step alone, and a tensor of two names once. That of an optimizer that declares none is copied, and
+    /// counted so.
     pub fn bytes(&self) -> u64 {
         let of = |(id, state): (&ParamId, &ParamState)| match state {
             ParamState::OnePass(state, _) => state.bytes(),
-            ParamState::Burn(_) => {
-                let tensors = self.state(*id).into_values();
-                tensors.filter_map(|field| Some(field.tensor()?.as_bytes().len() as u64)).sum()
-            }
+            ParamState::Burn(_, Some(bytes)) => *bytes,
+            ParamState::Burn(_, None) => bytes_of(&self.state(*id)),
         };
         self.states.iter().map(of).sum()
     }
@@ -193,9 +198,10 @@ impl PerParameter {
     /// Replaces the state of a parameter of so many dims; it lies on `device` until the next step. Whether the optimizer
     /// knows it.
     pub fn set_state(&mut self, id: ParamId, dims: usize, fields: StateFields, device: &Device) -> bool {
+        let bytes = bytes_of(&fields);
         let state = self.rebuilt(id, dims, fields, device);
         let is_known = state.is_some();
-        self.states.extend(state.map(|state| (id, ParamState::Burn(state))));
+        self.states.extend(state.map(|state| (id, ParamState::Burn(state, Some(bytes)))));
         is_known
     }
 
@@ -262,6 +268,11 @@ impl ParamState {
     }
 }
 
+/// Those of all tensors.
+fn bytes_of(fields: &StateFields) -> u64 {
+    fields.values().filter_map(StateField::tensor).map(|data| data.as_bytes().len() as u64).sum()
+}
+
 /// What Burn's optimizer would have in its record.
 fn fields_of(state: &HostState, shape: &Shape) -> StateFields {
     let tensor = |name: &'static str| {
@@ -279,7 +290,9 @@ fn fields_of(state: &HostState, shape: &Shape) -> StateFields {
 mod tests {
     use burn::optim::decay::WeightDecayConfig;
     use burn::optim::momentum::MomentumConfig;
-    use burn::optim::{AdamConfig, AdamWConfig, LionConfig, RmsPropConfig, SgdConfig};
+    use burn::optim::{
+        AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, LambConfig, LionConfig, RmsPropConfig, SgdConfig,
+    };
 
     use super::*;
     use crate::offload::OnePass;
@@ -344,6 +357,37 @@ mod tests {
                 assert!(run(&variant) == run(&burns), "{} in {dtype:?}, {what}", C::NAME);
             }
         }
+    }
+
+    /// As Burn's, in two steps; and where the same state is set, in f32, the type that Burn reads state in here.
+    fn declares_what_it_keeps<C: OptimizerConfig>(config: &C, dtype: DType) {
+        let variant = config.variant(None, None).expect("settings").with_one_pass(OnePass::unknown(C::NAME));
+        let new = || PerParameter::new(std::slice::from_ref(&variant), HashMap::new());
+        let (id, mut optimizer) = (ParamId::from(3), new());
+        let mut value = tensor(DIMS, 1, dtype);
+        for step in 0..2 {
+            value = optimizer.step(id, update(step), value, tensor(DIMS, 2 + step, dtype));
+        }
+        let state = optimizer.state(id);
+        let (mut again, expected) = (new(), bytes_of(&state));
+        assert_eq!(optimizer.bytes(), expected, "{} in {dtype:?}", C::NAME);
+        if dtype == DType::F32 {
+            assert!(again.set_state(id, 2, state, &Device::flex()));
+            assert_eq!(again.bytes(), expected, "{} in {dtype:?}, set", C::NAME);
+        }
+    }
+
+    #[test]
+    fn state_is_counted_without_being_read() {
+        declares_what_it_keeps(&AdamWConfig::new(), DType::F32);
+        declares_what_it_keeps(&AdamWConfig::new(), DType::F64);
+        declares_what_it_keeps(&AdaGradConfig::new(), DType::F32);
+        declares_what_it_keeps(&AdafactorConfig::new(), DType::F32);
+        declares_what_it_keeps(&BertAdamConfig::new(), DType::F32);
+        declares_what_it_keeps(&LambConfig::new(), DType::F32);
+        declares_what_it_keeps(&LionConfig::new(), DType::F32);
+        declares_what_it_keeps(&SgdConfig::new(), DType::F32);
+        declares_what_it_keeps(&SgdConfig::new().with_momentum(Some(MomentumConfig::new())), DType::F32);
     }
 
     #[test]

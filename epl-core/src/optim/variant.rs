@@ -7,6 +7,7 @@ use burn::tensor::{DType, Device, Tensor};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::memory::OptimizerState;
 use crate::offload::{HostOptimizer, OnePass};
 
 /// An optimizer, and what it was made with.
@@ -15,6 +16,8 @@ pub struct Variant {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     pub(crate) settings: Value,
     pub(crate) one_pass: OnePass,
+    /// What it declares to keep of a parameter, if it does.
+    pub(super) state: Option<OptimizerState>,
 }
 
 impl std::fmt::Debug for Variant {
@@ -37,7 +40,7 @@ impl Variant {
                  it out and set `train.clip_norm`, the limit of the global norm"
             )));
         }
-        Ok(Self { optimizer: Arc::new(optimizer), settings, one_pass: OnePass::unknown(name) })
+        Ok(Self { optimizer: Arc::new(optimizer), settings, one_pass: OnePass::unknown(name), state: None })
     }
 
     /// What updates this parameter in one pass: of Flex, in f32 or f64.
@@ -54,5 +57,11 @@ impl Variant {
     #[must_use]
     pub(super) fn with_one_pass(self, one_pass: OnePass) -> Self {
         Self { one_pass, ..self }
+    }
+
+    /// One that keeps so much of a parameter; none: it does not say.
+    #[must_use]
+    pub(super) fn with_state(self, state: Option<OptimizerState>) -> Self {
+        Self { state, ..self }
     }
 }

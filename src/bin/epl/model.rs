@@ -51,17 +51,32 @@ impl KnownModel {
     }
 
     fn decoder(&self, shape: &DecoderConfig) -> Result<(), Box<dyn Error>> {
+        check_vocabulary(shape.vocab)?;
         let row = |row: usize| DecoderItem::new(sentence(row, self.tokens, shape.vocab));
         build((0..self.rows).map(row).collect(), &DecoderBatcher::new(shape), |at| shape.init(at))
     }
 
     fn t5(&self, shape: &T5Config) -> Result<(), Box<dyn Error>> {
+        check_vocabulary(shape.vocab)?;
         let pair = |row: usize| {
             let [source, target] = [2 * row, 2 * row + 1].map(|row| sentence(row, self.tokens, shape.vocab));
             TokenPair { source, target }
         };
         build((0..self.rows).map(pair).collect(), &T5Batcher::new(shape), |at| shape.init(at))
     }
+}
+
+/// The least vocabulary that a row can be made of.
+const LEAST_VOCABULARY: usize = 3;
+
+fn check_vocabulary(vocabulary: usize) -> Result<(), String> {
+    if vocabulary >= LEAST_VOCABULARY {
+        return Ok(());
+    }
+    Err(format!(
+        "the model's vocabulary has {vocabulary} tokens, and a plan is made with at least {LEAST_VOCABULARY}, of which the first two \
+         have a meaning of their own; set its `vocab_size`"
+    ))
 }
 
 /// Tokens of a vocabulary, of which the first two have a meaning of their own.
@@ -89,5 +104,20 @@ where
     match built {
         Ok(_) | Err(epl::Error::PlanOnly) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vocabulary_without_a_token_to_draw_is_refused() {
+        for vocabulary in 0..LEAST_VOCABULARY {
+            let error = check_vocabulary(vocabulary).unwrap_err();
+            assert!(error.contains(&format!("has {vocabulary} tokens")), "{error}");
+        }
+        check_vocabulary(LEAST_VOCABULARY).unwrap();
+        assert_eq!(sentence(1, 2, LEAST_VOCABULARY), [2, 2]);
     }
 }

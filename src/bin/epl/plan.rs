@@ -11,8 +11,8 @@ use epl::config::{Layers, OPTIONS, variable};
 #[derive(Args)]
 pub(crate) struct Plan {
     /// Options that the program reads from its environment, such as cluster.ranks=8 zero.level=v1; its own command line comes
-    /// before them.
-    #[arg(value_name = "KEY=VALUE")]
+    /// before them. The plan says which of them the program has not taken.
+    #[arg(index = 1, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     /// A file that describes a cluster, which need not be there: its devices are the ranks, and the plan says whether it fits them.
     #[arg(long, value_name = "FILE")]
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = least_one)]
     tokens: usize,
     /// The program and its arguments, such as `target/release/mine --steps 10`, or `cargo run --release`.
-    #[arg(last = true, required_unless_present = "model", value_name = "PROGRAM")]
+    #[arg(index = 2, last = true, required_unless_present = "model", value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -60,6 +60,8 @@ impl Plan {
         let file = tempfile::NamedTempFile::new()?;
         let mut command = Command::new(program);
         command.args(arguments).env("EPL_PLAN", file.path()).stdout(stderr());
+        // What of them the program does not take stands in its plan.
+        command.env("EPL_PLAN_SETTINGS", self.settings.join("\n"));
         if let Some(cluster) = &self.cluster {
             command.env("EPL_PLAN_CLUSTER", absolute(cluster)?);
         }

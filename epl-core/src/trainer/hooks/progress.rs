@@ -15,7 +15,8 @@ use crate::trainer::run::Run;
 
 /// Shows loss, tokens per second (samples, of a model whose steps have no more tokens than these), rate, gradient norm, the
 /// floating-point operations that a rank makes, with `profile.peak_tflops` as a part of these (MFU), the most memory that the first
-/// rank had since the line before, where that is [measured](crate::Engine::take_peak_memory), and the time left; with pipeline
+/// rank had since the line before (a bar: since it last asked, once a second at most), where that is
+/// [measured](crate::Engine::take_peak_memory), which takes it, and the time left; with pipeline
 /// stages, the fraction in which they waited for each other beside the plan's; and how long a step waited for data where none was
 /// loaded.
 pub struct Progress {
@@ -35,7 +36,12 @@ pub struct Progress {
     peak: Option<f64>,
     /// What this rank held at most since it was last shown.
     memory: Option<PeakMemory>,
+    /// When that was asked for.
+    asked: Option<Instant>,
 }
+
+/// How long a bar shows the same memory.
+const MEMORY_STAYS: Duration = Duration::from_secs(1);
 
 enum ProgressView {
     /// The bar, in a group of its own because only a group can be wiped from the terminal while something else prints.
@@ -71,6 +77,7 @@ impl Progress {
             ranks,
             peak: None,
             memory: None,
+            asked: None,
         }
     }
 
@@ -97,6 +104,18 @@ impl Progress {
                 *every > 0 && (step.is_multiple_of(*every) || step == self.steps || step == self.done + 1)
             }
         }
+    }
+
+    /// Whether memory is asked for at a step that is shown. A GPU answers when it has done what it was given, so that a bar, which
+    /// shows each step, does not ask at each.
+    fn asks_for_memory(&mut self, step: u64) -> bool {
+        let is_fresh = self.asked.is_some_and(|asked| asked.elapsed() < MEMORY_STAYS);
+        let stays = matches!(self.view, ProgressView::Bar { .. }) && is_fresh;
+        let asks = self.is_due(step) && !stays;
+        if asks {
+            self.asked = Some(Instant::now());
+        }
+        asks
     }
 
     /// Begins to show a run of `steps` steps of which `done` are done.
@@ -229,7 +248,7 @@ impl<M: Model> Hook<M> for Progress {
                 if again.is_empty() { "nothing".into() } else { again.join("; ") }
             ));
         }
-        if self.is_due(record.step) {
+        if self.asks_for_memory(record.step) {
             self.memory = run.engine().take_peak_memory();
         }
         self.show_step(record);
@@ -356,6 +375,17 @@ mod tests {
         assert!(!lines[0].contains("MiB"), "{text}");
         assert!(lines[1].contains(" · 412 MiB · "), "{text}");
         assert!(lines[2].contains(" · 1.5 MiB, 17.0 GiB on the host, 96 MiB in files · "), "{text}");
+    }
+
+    #[test]
+    fn a_bar_asks_for_memory_once_a_second_and_lines_each_time() {
+        let view = ProgressView::Bar { bar: ProgressBar::hidden(), group: MultiProgress::new() };
+        let mut bar = Progress::with(view);
+        assert_eq!([1, 2].map(|step| bar.asks_for_memory(step)), [true, false]);
+        bar.asked = Instant::now().checked_sub(MEMORY_STAYS);
+        assert_eq!([3, 4].map(|step| bar.asks_for_memory(step)), [true, false]);
+        let mut lines = Progress { steps: 9, ..Progress::lines(2, Output::default()) };
+        assert_eq!([1, 2, 3, 4].map(|step| lines.asks_for_memory(step)), [true, true, false, true]);
     }
 
     #[test]

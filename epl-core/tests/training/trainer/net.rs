@@ -26,7 +26,12 @@ pub struct Net {
 
 impl Net {
     pub fn new(place: &Place) -> Self {
-        let (up, down) = (LinearConfig::new(3, 8), LinearConfig::new(8, 1));
+        Self::of_width(8, place)
+    }
+
+    /// One of `5 * width + 1` parameters.
+    pub fn of_width(width: usize, place: &Place) -> Self {
+        let (up, down) = (LinearConfig::new(3, width), LinearConfig::new(width, 1));
         Self { up: up.init(place), down: down.init(place) }
     }
 }

@@ -4,10 +4,11 @@ use std::fs::{self, File};
 
 use epl_core::testing::{largest_error, run};
 use epl_core::trainer::Progress;
-use epl_core::{Error, TrainerConfig};
+use epl_core::trainer::learning_rate::{Decay, LrSchedule};
+use epl_core::{Engine, EngineSettings, Error, Trainer, TrainerConfig};
 use tempfile::tempdir;
 
-use crate::trainer::net::{config, data, fit, lines, trainer, values};
+use crate::trainer::net::{Net, config, data, fit, lines, optimizer, values};
 
 #[test]
 fn a_run_learns_and_writes_what_it_did() {
@@ -30,6 +31,10 @@ fn a_run_learns_and_writes_what_it_did() {
     assert!(!folder.path().join("tensorboard").exists(), "nobody asked for it");
 }
 
+const WIDTH: usize = 1 << 18;
+/// Bytes of a net of that width.
+const PARAMETERS: usize = (5 * WIDTH + 1) * size_of::<f32>();
+
 /// This program's allocator counts.
 #[test]
 fn progress_says_how_much_memory_the_rank_had() {
@@ -37,11 +42,20 @@ fn progress_says_how_much_memory_the_rank_had() {
     let shown = folder.path().join("progress");
     run((1, 1, 1), |epl| {
         let lines = Progress::lines(2, File::create(&shown).map_err(|error| Error::file(&shown, error))?);
-        trainer(&epl, TrainerConfig::new(4))?.with_hook(lines).fit(&data()).map(drop)
+        let model = epl.build(|place| Net::of_width(WIDTH, place))?;
+        let engine = Engine::new(model, &optimizer(), EngineSettings::default())?;
+        let schedule = LrSchedule::new(1e-4, Decay::Linear { steps: 40 });
+        Trainer::new(engine, TrainerConfig::new(4), schedule).quiet().with_hook(lines).fit(&data()).map(drop)
     });
     let text = fs::read_to_string(&shown).unwrap();
     let steps: Vec<&str> = text.lines().filter(|line| line.starts_with("step ")).collect();
-    assert!(steps.len() == 3 && steps.iter().all(|line| line.contains(" · 0.0 MiB · ")), "of a tiny model: {text}");
+    // Shown in whole ones, and no other part ends so.
+    let mebi = |line: &&str| line.split(" · ").find_map(|part| part.strip_suffix(" MiB")?.parse::<f64>().ok());
+    let shown: Vec<f64> = steps.iter().filter_map(mebi).collect();
+    assert!(steps.len() == 3 && shown.len() == 3, "{text}");
+    // From the first step on, two moments stand beside the parameters.
+    let least = 3.0 * PARAMETERS as f64 / f64::from(1_u32 << 20);
+    assert!(shown.iter().all(|mebi| *mebi >= least - 1.0), "at least {least} MiB: {text}");
 }
 
 #[test]
