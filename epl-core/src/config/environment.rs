@@ -11,7 +11,8 @@ const PREFIX: &str = "EPL_";
 
 /// Variables of ours that are no options. They name NCCL's library, ask for a plan, serve tests, and say what a launcher tells its
 /// workers.
-const OTHERS: &[&str] = &["EPL_NCCL_LIBRARY", "EPL_PLAN", "EPL_PLAN_CLUSTER", "EPL_REFERENCE_CASES", "EPL_WRITE_OPTIONS"];
+const OTHERS: &[&str] =
+    &["EPL_NCCL_LIBRARY", "EPL_PLAN", "EPL_PLAN_CLUSTER", "EPL_REFERENCE_CASES", "EPL_WRITE_OPTIONS"];
 const OTHER_PREFIXES: &[&str] = &["EPL_LAUNCH_", "EPL_TEST_"];
 
 /// The environment variable of an option: `EPL_PIPELINE_NUM_MICRO_BATCH`.

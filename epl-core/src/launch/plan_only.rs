@@ -217,7 +217,9 @@ impl WantedPlan {
     fn memory(&self, planned: &PlannedMemory<'_>, rank: usize, stored: &Stored) -> Result<String> {
         let mut estimate: MemoryEstimate = planned.estimate()?;
         let why = match stored {
-            Stored::Unasked => Some("not known: they are of a batch, which `Epl::auto_parallel` is given, and it is not called"),
+            Stored::Unasked => {
+                Some("not known: they are of a batch, which `Epl::auto_parallel` is given, and it is not called")
+            }
             Stored::Failed(why) => Some(why.as_str()),
             Stored::Uncounted | Stored::Known(..) => None,
         };
