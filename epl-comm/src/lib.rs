@@ -92,7 +92,9 @@ pub use autodiff::{
 };
 pub use buffer::Buffer;
 pub use call_hooks::{CallHooks, with_call_hooks};
-pub use epl_launch::{Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, host_name, rendezvous, watch};
+pub use epl_launch::{
+    Carrier, Launch, Meeting, MeetingPoint, MemoryStore, Source, Store, Worker, host_name, rendezvous, watch,
+};
 pub use error::{Error, LaunchError, Result, catch, unwind};
 pub use launch::Launcher;
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};

@@ -161,7 +161,8 @@ impl Drop for Reporter {
 /// Writes what a worker tells, whole, in the place of what it told before.
 fn write(folder: &Path, status: &WorkerStatus) -> io::Result<()> {
     let bytes = postcard::to_stdvec(status).map_err(io::Error::other)?;
-    let (whole, part) = (folder.join(format!("worker-{}", status.worker)), folder.join(format!("part-{}", status.worker)));
+    let (whole, part) =
+        (folder.join(format!("worker-{}", status.worker)), folder.join(format!("part-{}", status.worker)));
     fs::write(&part, bytes)?;
     fs::rename(part, whole)
 }
@@ -199,7 +200,8 @@ mod tests {
     #[test]
     fn who_has_not_come_is_waited_for() {
         let all = group("world", &[0, 1, 2]);
-        let waits = waits_for(&[rank(0, true, &[(&all, 5)]), rank(1, true, &[(&all, 5)]), rank(2, false, &[(&all, 4)])]);
+        let waits =
+            waits_for(&[rank(0, true, &[(&all, 5)]), rank(1, true, &[(&all, 5)]), rank(2, false, &[(&all, 4)])]);
         assert_eq!(waits, BTreeMap::from([(0, vec![2]), (1, vec![2])]));
         // Who has made no call of the group, too; and nobody, where all have come.
         let waits = waits_for(&[rank(0, true, &[(&all, 1)]), rank(1, false, &[]), rank(2, true, &[(&all, 1)])]);
@@ -222,7 +224,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("epl-watch-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("worker-9"), b"half").unwrap();
-        let status = || vec![RankStatus { rank: 3, step: 4, steps: Some(9), speed: Some(2.5), ..RankStatus::default() }];
+        let status =
+            || vec![RankStatus { rank: 3, step: 4, steps: Some(9), speed: Some(2.5), ..RankStatus::default() }];
         drop(Reporter::to_folder(folder.clone(), 2, status).unwrap());
         let read = read(&folder);
         fs::remove_dir_all(&folder).unwrap();

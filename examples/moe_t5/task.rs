@@ -12,6 +12,7 @@ use epl::models::text::{
 };
 
 use crate::args::Args;
+use crate::out::is_saved;
 
 /// The tokenizer in the folder of a run.
 const TOKENIZER: &str = "tokenizer.json";
@@ -42,7 +43,12 @@ impl Task {
     /// Reads or makes the data, and learns the tokenizer from the training text, or loads it to resume.
     /// Nothing is written.
     pub fn prepare(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
-        let task = if args.has_corpus() { Self::corpus(args, config, out)? } else { Self::numbers(args, config, out)? };
+        let resumes = config.train.resume != ResumeMode::Never && is_saved(out)?;
+        let kept = resumes.then(|| out.join(TOKENIZER));
+        let task = match args.has_corpus() {
+            true => Self::corpus(args, kept.as_deref())?,
+            false => Self::numbers(args, config, kept.as_deref())?,
+        };
         println!(
             "{} training pairs, {} to evaluate on, {} pieces",
             task.train.len(),
@@ -52,10 +58,10 @@ impl Task {
         Ok(task)
     }
 
-    fn numbers(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+    fn numbers(args: &Args, config: &Config, kept: Option<&Path>) -> Result<Self, Box<dyn Error>> {
         let split = NumberPairsConfig::new().with_seed(config.train.seed).init()?;
         let pieces = args.vocab.unwrap_or(NUMBER_PIECES);
-        let tokenizer = tokenizer(config, out, || {
+        let tokenizer = tokenizer(kept, || {
             let texts = split.training.texts().take(NUMBER_TEXTS);
             BpeConfig::new(pieces).with_all_bytes(false).train(texts)
         })?;
@@ -73,10 +79,10 @@ impl Task {
         })
     }
 
-    fn corpus(args: &Args, config: &Config, out: &Path) -> Result<Self, Box<dyn Error>> {
+    fn corpus(args: &Args, kept: Option<&Path>) -> Result<Self, Box<dyn Error>> {
         let corpus = ParallelCorpus::read(&args.source, &args.target)?;
         let pieces = args.vocab.unwrap_or(CORPUS_PIECES);
-        let tokenizer = tokenizer(config, out, || BpeConfig::new(pieces).train(corpus.texts()))?;
+        let tokenizer = tokenizer(kept, || BpeConfig::new(pieces).train(corpus.texts()))?;
         let (train, dropped) = TokenPairs::up_to(LONGEST, &corpus, &tokenizer)?;
         println!("{dropped}");
         let mut judged = Vec::new();
@@ -141,10 +147,8 @@ impl Task {
 
 /// The tokenizer of the run: learned, or to resume the one that is there.
 fn tokenizer(
-    config: &Config,
-    out: &Path,
+    kept: Option<&Path>,
     learn: impl FnOnce() -> epl::models::text::Result<Tokenizer>,
 ) -> epl::models::text::Result<Tokenizer> {
-    let resumes = config.train.resume != ResumeMode::Never && out.join("checkpoints").exists();
-    if resumes { Tokenizer::load(out.join(TOKENIZER)) } else { learn() }
+    kept.map_or_else(learn, Tokenizer::load)
 }

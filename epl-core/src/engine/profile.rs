@@ -113,9 +113,8 @@ impl<M: Model> Engine<M> {
         let untracked = parameters.segment(segment, false)?;
         let entrance = entrance.map(|carry| self.plan.enter(segment, carry));
         let part = ForwardPart::Segment(segment);
-        let warm = || self.repeatable(part, 0, || {
-            self.plan.forward(&self.context, &*untracked, segment, entrance, batch)
-        });
+        let warm =
+            || self.repeatable(part, 0, || self.plan.forward(&self.context, &*untracked, segment, entrance, batch));
         let (warm, results) = self.context.world().record(warm);
         drop((warm, untracked));
         let model = parameters.segment(segment, true)?;

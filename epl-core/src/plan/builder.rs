@@ -13,10 +13,10 @@ use std::sync::Arc;
 use burn::tensor::DType;
 
 use super::burn_layers::BurnLayers;
+use super::finding::SplitFinding;
 use super::order::Order;
 use super::resolved::Plan;
 use super::settings::EngineSettings;
-use super::finding::SplitFinding;
 use super::units::Division;
 use super::{kept, stages};
 use crate::config::{AmpLevel, Config, ZeroLevel};

@@ -44,8 +44,8 @@ mod memory;
 pub(crate) mod builder;
 
 pub use crate::params::{Bucket, Cut, ParamOrigin, ParamRecord, ParamTable, Shard, with_values};
+pub use finding::{ExitSplit, SegmentSplit, SplitFinding};
 pub use fuse::fuse;
 pub use order::Order;
 pub use resolved::Plan;
 pub use settings::{Compression, EngineSettings, TraceWindow};
-pub use finding::{ExitSplit, SegmentSplit, SplitFinding};

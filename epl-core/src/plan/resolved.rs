@@ -4,9 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::burn_layers::BurnLayers;
+use super::finding::SplitFinding;
 use super::order::Order;
 use super::settings::EngineSettings;
-use super::finding::SplitFinding;
 use super::units::{parks, reduces_each};
 
 use crate::config::ZeroLevel;

@@ -28,8 +28,8 @@ use crate::model::segment::Model;
 use crate::params::statistics::RunningStatistics;
 use crate::params::walk::{self, At, Change};
 use crate::params::{ParamRecord, replaced};
-use crate::plan::{Plan, SegmentSplit};
 use crate::plan::batch_views::BatchViews;
+use crate::plan::{Plan, SegmentSplit};
 use crate::simulate::{Called, CarryShape, Members, SegmentCalls, TensorShape};
 
 /// What one segment needs for one micro-batch, in bytes.
@@ -257,9 +257,9 @@ impl<M: Model> Bench<'_, M> {
         let turned = Instant::now();
         let (gradients, backward) = self.context.record_calls(|| {
             let mut gradients = root.map(|root| root.backward());
-            let summed = gradients.as_mut().map(|gradients| {
-                plan.sum_gradients(self.context, segment, (model, entrance.as_ref()), gradients)
-            });
+            let summed = gradients
+                .as_mut()
+                .map(|gradients| plan.sum_gradients(self.context, segment, (model, entrance.as_ref()), gradients));
             summed.transpose().map(|_| gradients)
         })?;
         let gradients = gradients?;

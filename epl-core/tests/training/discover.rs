@@ -109,74 +109,100 @@ fn feed_forwards() -> Vec<Case> {
     vec![
         ("mlp", found(pair(true), own, |(up, down), x| down.forward(gelu(up.forward(x)))), beside),
         ("mlp, no bias", found(pair(false), own, |(up, down), x| down.forward(gelu(up.forward(x)))), Some((H, &[Sum]))),
-        ("residual", found(pair(false), own, |(up, down), x: Rows| x.clone() + down.forward(relu(up.forward(x)))), beside),
+        (
+            "residual",
+            found(pair(false), own, |(up, down), x: Rows| x.clone() + down.forward(relu(up.forward(x)))),
+            beside,
+        ),
         ("sigmoid", found(pair(true), own, |(up, down), x| down.forward(sigmoid(up.forward(x)))), beside),
         (
             "before a norm",
-            found(move |at| (norm(at), pair(true)(at)), own, |(norm, (up, down)), x: Rows| {
-                x.clone() + down.forward(gelu(up.forward(norm.forward(x))))
-            }),
+            found(
+                move |at| (norm(at), pair(true)(at)),
+                own,
+                |(norm, (up, down)), x: Rows| x.clone() + down.forward(gelu(up.forward(norm.forward(x)))),
+            ),
             beside,
         ),
         (
             "before a root-mean-square norm",
-            found(|at| (RmsNormConfig::new(D).init(at), pair(false)(at)), own, |(norm, (up, down)), x: Rows| {
-                x.clone() + down.forward(silu(up.forward(norm.forward(x))))
-            }),
+            found(
+                |at| (RmsNormConfig::new(D).init(at), pair(false)(at)),
+                own,
+                |(norm, (up, down)), x: Rows| x.clone() + down.forward(silu(up.forward(norm.forward(x)))),
+            ),
             beside,
         ),
         (
             "gated",
-            found(|at| (pair(false)(at), linear(D, H).with_bias(false).init(at)), own, |((up, down), gate), x: Rows| {
-                down.forward(silu(gate.forward(x.clone())) * up.forward(x))
-            }),
+            found(
+                |at| (pair(false)(at), linear(D, H).with_bias(false).init(at)),
+                own,
+                |((up, down), gate), x: Rows| down.forward(silu(gate.forward(x.clone())) * up.forward(x)),
+            ),
             Some((H, &[Sum])),
         ),
         (
             "gated by Burn's layer",
-            found(|at| (SwiGluConfig::new(D, H).init(at), linear(H, D).init(at)), own, |(up, down), x: Rows| {
-                x.clone() + down.forward(up.forward(x))
-            }),
+            found(
+                |at| (SwiGluConfig::new(D, H).init(at), linear(H, D).init(at)),
+                own,
+                |(up, down), x: Rows| x.clone() + down.forward(up.forward(x)),
+            ),
             beside,
         ),
         (
             "Burn's feed-forward",
-            found(|at| PositionWiseFeedForwardConfig::new(D, H).with_dropout(0.0).init(at), own, |layer, x| {
-                layer.forward(x)
-            }),
+            found(
+                |at| PositionWiseFeedForwardConfig::new(D, H).with_dropout(0.0).init(at),
+                own,
+                |layer, x| layer.forward(x),
+            ),
             beside,
         ),
         (
             "scaled",
-            found(|at| (pair(true)(at), weight([D], at)), own, |((up, down), scale), x: Rows| {
-                x.clone() + down.forward(gelu(up.forward(x))) * scale.val().unsqueeze()
-            }),
+            found(
+                |at| (pair(true)(at), weight([D], at)),
+                own,
+                |((up, down), scale), x: Rows| x.clone() + down.forward(gelu(up.forward(x))) * scale.val().unsqueeze(),
+            ),
             beside,
         ),
         (
             "an odd extent",
-            found(|at| (linear(D, 7).init(at), linear(7, D).init(at)), own, |(up, down), x| {
-                down.forward(tanh(up.forward(x)))
-            }),
+            found(
+                |at| (linear(D, 7).init(at), linear(7, D).init(at)),
+                own,
+                |(up, down), x| down.forward(tanh(up.forward(x))),
+            ),
             Some((7, &[SumBesideBase])),
         ),
         (
             "a bottleneck",
-            found(|at| (linear(D, 3).init(at), linear(3, D).init(at)), own, |(up, down), x| down.forward(up.forward(x))),
+            found(
+                |at| (linear(D, 3).init(at), linear(3, D).init(at)),
+                own,
+                |(up, down), x| down.forward(up.forward(x)),
+            ),
             Some((3, &[SumBesideBase])),
         ),
         (
             "the last two of three",
-            found(|at| (pair(true)(at).0, linear(H, 20).init(at), linear(20, D).init(at)), own, |(a, b, c), x| {
-                c.forward(gelu(b.forward(gelu(a.forward(x)))))
-            }),
+            found(
+                |at| (pair(true)(at).0, linear(H, 20).init(at), linear(20, D).init(at)),
+                own,
+                |(a, b, c), x| c.forward(gelu(b.forward(gelu(a.forward(x))))),
+            ),
             Some((20, &[SumBesideBase])),
         ),
         (
             "factors of low rank beside a weight",
-            found(|at| (linear(D, D).init(at), linear(D, 4).init(at), linear(4, D).init(at)), own, |(whole, a, b), x: Rows| {
-                whole.forward(x.clone()) + b.forward(a.forward(x))
-            }),
+            found(
+                |at| (linear(D, D).init(at), linear(D, 4).init(at), linear(4, D).init(at)),
+                own,
+                |(whole, a, b), x: Rows| whole.forward(x.clone()) + b.forward(a.forward(x)),
+            ),
             Some((4, &[SumBesideBase])),
         ),
     ]
@@ -193,9 +219,11 @@ fn others() -> Vec<Case> {
         ("heads", found(|at| heads(6, 4, at), own, attend), Some((6, &[Sum]))),
         (
             "heads behind a norm, beside a residual",
-            found(|at| (LayerNormConfig::new(D).init(at), heads(3, 4, at)), own, |(norm, heads), x: Rows| {
-                x.clone() + attend(heads, norm.forward(x))
-            }),
+            found(
+                |at| (LayerNormConfig::new(D).init(at), heads(3, 4, at)),
+                own,
+                |(norm, heads), x: Rows| x.clone() + attend(heads, norm.forward(x)),
+            ),
             Some((3, &[SumBesideBase])),
         ),
         (
@@ -210,7 +238,9 @@ fn others() -> Vec<Case> {
         (
             "channels under wider kernels",
             found(
-                move |at| (convolution(D, H, 3).with_bias(false).init(at), convolution(H, D, 3).with_bias(false).init(at)),
+                move |at| {
+                    (convolution(D, H, 3).with_bias(false).init(at), convolution(H, D, 3).with_bias(false).init(at))
+                },
                 picture,
                 |(up, down), x| {
                     let hidden = relu(up.forward(x));
@@ -224,7 +254,9 @@ fn others() -> Vec<Case> {
             found(
                 pair(true),
                 |rows: &Rows| (rows.clone(), rows.clone().slice([0..2, 0..5, 0..1]).greater_scalar(0.0).float()),
-                |(up, down), (x, mask): (Rows, Rows)| (x.clone() + down.forward(gelu(up.forward(x))) * mask.clone(), mask),
+                |(up, down), (x, mask): (Rows, Rows)| {
+                    (x.clone() + down.forward(gelu(up.forward(x))) * mask.clone(), mask)
+                },
             ),
             Some((H, &[SumBesideBase, Same])),
         ),
@@ -249,35 +281,47 @@ fn whole() -> Vec<Case> {
     let cases = vec![
         (
             "a norm behind",
-            found(move |at| (narrow(at), pair(true)(at)), own, |(norm, (up, down)), x: Rows| {
-                norm.forward(x.clone() + down.forward(gelu(up.forward(x))))
-            }),
+            found(
+                move |at| (narrow(at), pair(true)(at)),
+                own,
+                |(norm, (up, down)), x: Rows| norm.forward(x.clone() + down.forward(gelu(up.forward(x)))),
+            ),
         ),
         (
             "a norm between",
-            found(move |at| (wide(at), pair(true)(at)), own, |(norm, (up, down)), x| {
-                down.forward(norm.forward(gelu(up.forward(x))))
-            }),
+            found(
+                move |at| (wide(at), pair(true)(at)),
+                own,
+                |(norm, (up, down)), x| down.forward(norm.forward(gelu(up.forward(x)))),
+            ),
         ),
         ("a softmax between", found(pair(true), own, |(up, down), x| down.forward(softmax(up.forward(x), 2)))),
         ("a relu behind", found(pair(true), own, |(up, down), x| relu(down.forward(gelu(up.forward(x)))))),
         (
             "a relu behind one number",
-            found(|at| (linear(D, H).init(at), linear(H, 1).init(at)), own, |(up, down), x: Rows| {
-                relu(down.forward(gelu(up.forward(x.slice([0..1, 0..1])))))
-            }),
+            found(
+                |at| (linear(D, H).init(at), linear(H, 1).init(at)),
+                own,
+                |(up, down), x: Rows| relu(down.forward(gelu(up.forward(x.slice([0..1, 0..1]))))),
+            ),
         ),
         ("a sigmoid behind", found(pair(false), own, |(up, down), x| sigmoid(down.forward(gelu(up.forward(x)))))),
-        ("a clamp of large numbers behind", found(pair(false), own, |(up, down), x| down.forward(up.forward(x)).clamp(-500, 500))),
+        (
+            "a clamp of large numbers behind",
+            found(pair(false), own, |(up, down), x| down.forward(up.forward(x)).clamp(-500, 500)),
+        ),
         ("the largest", found(pair(true), own, |(up, _), x| up.forward(x).max_dim(2))),
         ("the mean", found(pair(false), own, |(up, _), x| up.forward(x).mean_dim(2))),
         ("the product", found(pair(true), own, |(up, _), x| up.forward(x).prod_dim(2))),
         ("in order", found(pair(true), own, |(up, down), x| down.forward(up.forward(x).sort(2)))),
-        ("divided by how many there are", found(pair(false), own, |(up, down), x| {
-            let hidden = up.forward(x);
-            let count = hidden.dims()[2] as f64;
-            down.forward(hidden / count)
-        })),
+        (
+            "divided by how many there are",
+            found(pair(false), own, |(up, down), x| {
+                let hidden = up.forward(x);
+                let count = hidden.dims()[2] as f64;
+                down.forward(hidden / count)
+            }),
+        ),
         ("slices in the middle", found(pair(true), own, |(up, _), x| up.forward(x).swap_dims(1, 2))),
         (
             "twice",
@@ -288,40 +332,62 @@ fn whole() -> Vec<Case> {
         ),
         (
             "a square, by accident",
-            found(|at| (linear(D, D).init(at), linear(D, D).init(at)), own, |(up, down), x| down.forward(gelu(up.forward(x)))),
+            found(
+                |at| (linear(D, D).init(at), linear(D, D).init(at)),
+                own,
+                |(up, down), x| down.forward(gelu(up.forward(x))),
+            ),
         ),
-        ("the norm of all that leaves", found(pair(false), own, |(up, down), x| {
-            let left = down.forward(gelu(up.forward(x)));
-            left.clone() / left.powi_scalar(2).sum().sqrt().unsqueeze()
-        })),
+        (
+            "the norm of all that leaves",
+            found(pair(false), own, |(up, down), x| {
+                let left = down.forward(gelu(up.forward(x)));
+                left.clone() / left.powi_scalar(2).sum().sqrt().unsqueeze()
+            }),
+        ),
         ("widths of heads", found(|at| heads(1, 6, at), own, attend)),
         ("a batch norm", found(batch_norm, picture, |(norm, layer), x| norm.forward(layer.forward(x)))),
         ("a group norm", found(group_norm, picture, |(norm, layer), x| norm.forward(layer.forward(x)))),
         (
             "a dropout",
-            found(|at| (pair(true)(at), DropoutConfig::new(0.5).init()), own, |((up, down), dropout), x| {
-                down.forward(dropout.forward(up.forward(x)))
+            found(
+                |at| (pair(true)(at), DropoutConfig::new(0.5).init()),
+                own,
+                |((up, down), dropout), x| down.forward(dropout.forward(up.forward(x))),
+            ),
+        ),
+        (
+            "noise",
+            found(pair(true), own, |(up, down), x| {
+                let hidden = up.forward(x);
+                let noise = Tensor::<1>::random([1], Distribution::Default, (&hidden.device(), hidden.dtype()));
+                down.forward(hidden) + noise.unsqueeze()
             }),
         ),
-        ("noise", found(pair(true), own, |(up, down), x| {
-            let hidden = up.forward(x);
-            let noise = Tensor::<1>::random([1], Distribution::Default, (&hidden.device(), hidden.dtype()));
-            down.forward(hidden) + noise.unsqueeze()
-        })),
         ("an LSTM", found(|at| LstmConfig::new(D, H, true).init(at), own, |layer, x| layer.forward(x, None).0)),
         ("a GRU", found(|at| GruConfig::new(D, H, true).init(at), own, |layer, x| layer.forward(x, None))),
         (
             "attention that keeps the number of its heads",
-            found(|at| MultiHeadAttentionConfig::new(D, 2).with_dropout(0.0).init(at), own, |layer, x| {
-                layer.forward(MhaInput::self_attn(x)).context
-            }),
+            found(
+                |at| MultiHeadAttentionConfig::new(D, 2).with_dropout(0.0).init(at),
+                own,
+                |layer, x| layer.forward(MhaInput::self_attn(x)).context,
+            ),
         ),
         ("a transposed weight", found(|at| linear(D, H).with_layout(LinearLayout::Col).init(at), own, |_, x: Rows| x)),
-        ("values", found(
-            |at| (Param::from_tensor(Tensor::<2>::ones([D, H], at)), Param::from_tensor(Tensor::<2>::ones([H, D], at))),
-            own,
-            |(up, down), x: Rows| gelu(x.matmul(up.val().unsqueeze())).matmul(down.val().unsqueeze()),
-        )),
+        (
+            "values",
+            found(
+                |at| {
+                    (
+                        Param::from_tensor(Tensor::<2>::ones([D, H], at)),
+                        Param::from_tensor(Tensor::<2>::ones([H, D], at)),
+                    )
+                },
+                own,
+                |(up, down), x: Rows| gelu(x.matmul(up.val().unsqueeze())).matmul(down.val().unsqueeze()),
+            ),
+        ),
     ];
     cases.into_iter().map(|(name, found)| (name, found, None)).collect()
 }
@@ -374,7 +440,9 @@ fn a_segment_that_stays_whole_says_why() {
 fn reads_tokens(at: &Place, penalty: bool) -> Chain<(burn::nn::Embedding, Linear), Tensor<2, Int>, Rows> {
     let layers = (EmbeddingConfig::new(11, D).init(at), LinearConfig::new(D, H).init(at));
     Chain::of(layers)
-        .first(&["0"], |(table, _): &(burn::nn::Embedding, Linear), tokens: &Tensor<2, Int>| table.forward(tokens.clone()))
+        .first(&["0"], |(table, _): &(burn::nn::Embedding, Linear), tokens: &Tensor<2, Int>| {
+            table.forward(tokens.clone())
+        })
         .then(&["1"], |(_, head), rows: Rows, _| head.forward(rows))
         .mean_loss(move |(_, head), rows, _| {
             let loss = rows.powi_scalar(2).mean();
@@ -385,9 +453,8 @@ fn reads_tokens(at: &Place, penalty: bool) -> Chain<(burn::nn::Embedding, Linear
 #[test]
 fn a_loss_that_reads_the_last_segment_keeps_it_whole() {
     let tokens = |device: &Device| Tensor::<2, Int>::from_data([[1, 5, 10], [0, 3, 7]], device);
-    let findings = |penalty: bool| {
-        discovered(|at| reads_tokens(at, penalty), tokens, |lazy| lazy.plan().findings().to_vec())
-    };
+    let findings =
+        |penalty: bool| discovered(|at| reads_tokens(at, penalty), tokens, |lazy| lazy.plan().findings().to_vec());
     let slices = |extent| SplitFinding::Split(epl_core::plan::SegmentSplit { extent, exits: vec![Slices] });
     let [table, head] = &findings(false)[..] else { panic!("two segments") };
     assert_eq!((table, head), (&slices(D), &slices(H)));
@@ -437,7 +504,9 @@ fn first_values_do_not_depend_on_what_is_found() {
     let config = Config::new().with("cluster.ranks", 2).unwrap().with("dist.tensor_parallel_size", 2).unwrap();
     let chain = |at: &Place| {
         Chain::of(pair(true)(at))
-            .first(&["0", "1"], |(up, down): &(Linear, Linear), rows: &Rows| down.forward(gelu(up.forward(rows.clone()))))
+            .first(&["0", "1"], |(up, down): &(Linear, Linear), rows: &Rows| {
+                down.forward(gelu(up.forward(rows.clone())))
+            })
             .mean_loss(|_, rows, _| rows.mean())
     };
     let values = |look: bool| {

@@ -174,7 +174,11 @@ fn who_watches_sees_what_ranks_do_and_for_whom_they_wait() {
     let ended = joining("watched", "tells what it does", &["--watch"]).end(LIMIT);
     ended.expect(
         0,
-        &["epl-launch: rank 0: step 4/9, ", " for rank 1 in barrier, call 7 of group `world`\n", "epl-launch: rank 1: step 5/9, "],
+        &[
+            "epl-launch: rank 0: step 4/9, ",
+            " for rank 1 in barrier, call 7 of group `world`\n",
+            "epl-launch: rank 1: step 5/9, ",
+        ],
     );
     let of_second: Vec<&str> = ended.text.lines().filter(|line| line.contains("rank 1: step")).collect();
     assert!(of_second.len() >= 2 && of_second[0].ends_with(", runs"), "{of_second:?}");

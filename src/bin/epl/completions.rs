@@ -50,7 +50,9 @@ complete -F _epl_and_options -o bashdefault -o default epl
 pub(crate) fn of_program(shell: Shell, program: &str) -> Result<String, String> {
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
     if program.is_empty() || !program.chars().all(is_word) {
-        return Err(format!("{program:?} is no name of a program that a shell can be told; it has letters, digits, and - _ . /"));
+        return Err(format!(
+            "{program:?} is no name of a program that a shell can be told; it has letters, digits, and - _ . /"
+        ));
     }
     let keys = keys().join(" ");
     match shell {

@@ -97,7 +97,10 @@ fn rows(range: Range<usize>, device: &Device) -> Batch {
 }
 
 /// Laid out with what is found, which is what this file is about.
-fn laid(lazy: LazyModel<Chain<Net, Batch, Tensor<2>>>, device: &Device) -> Result<LazyModel<Chain<Net, Batch, Tensor<2>>>> {
+fn laid(
+    lazy: LazyModel<Chain<Net, Batch, Tensor<2>>>,
+    device: &Device,
+) -> Result<LazyModel<Chain<Net, Batch, Tensor<2>>>> {
     use ExitSplit::{Same, Slices, Sum, SumBesideBase};
     let lazy = lazy.discover(&rows(0..3, device))?;
     let kinds = |finding: &SplitFinding| match finding {
@@ -188,7 +191,8 @@ impl Run for Discovered {
 fn one_rank_goes_on_from_slices_and_slices_from_it() {
     epl_testing::in_f64(|| {
         let four = layout(2, 2, 1, 2);
-        let layouts = [layout(1, 1, 1, 1), layout(1, 2, 1, 1), four.zero(V3), layout(1, 2, 1, 4).stages(2, 1, PreferBackward)];
+        let layouts =
+            [layout(1, 1, 1, 1), layout(1, 2, 1, 1), four.zero(V3), layout(1, 2, 1, 4).stages(2, 1, PreferBackward)];
         assert_eq!(matrix(&layouts.map(Discovered), &adam_w(), &[1, 2]), 12);
     });
 }

@@ -68,7 +68,9 @@ impl<'a, C: Carry> Carries<'a, C> {
         match (loss(&whole), loss(&without)) {
             (Ok(Some(whole)), Ok(Some(without))) if whole == without => None,
             (Err(error), _) => Some(format!("the loss behind it does not run: {error}")),
-            _ => Some("the loss behind it reads its parameters; make a segment of what the loss needs of them".to_string()),
+            _ => Some(
+                "the loss behind it reads its parameters; make a segment of what the loss needs of them".to_string(),
+            ),
         }
     }
 }

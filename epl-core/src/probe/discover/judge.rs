@@ -92,9 +92,8 @@ fn extents<'a>(own: impl Iterator<Item = &'a ParamRecord>, ranks: usize) -> Resu
 fn whole<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<Whole>, Failed> {
     let own = Draw { number: 0, scale: 1.0, own_carry: true };
     let first = subject.first(own).map_err(|why| format!("it does not run by itself in f64: {why}"))?;
-    let finite = |outcome: &Outcome| {
-        outcome.exit.is_finite() && outcome.gradients.iter().flatten().all(Values::is_finite)
-    };
+    let finite =
+        |outcome: &Outcome| outcome.exit.is_finite() && outcome.gradients.iter().flatten().all(Values::is_finite);
     if !finite(&first) {
         return Err("some of what it returns, or its gradients, are no numbers".to_string());
     }

@@ -168,8 +168,12 @@ fn refused(plan: &Plan, segment: usize) -> Option<String> {
     let statistics = || layers.statistics.iter().any(|number| records[*number].segments.contains(&segment));
     Some(match () {
         () if own().next().is_none() => "it has no parameters".to_string(),
-        () if own().any(|record| record.declared) => "layers of it were made by `Place`, and divide themselves where they can".to_string(),
-        () if layers.draws[segment] => "a layer of it draws random numbers; make the layer a segment of its own".to_string(),
+        () if own().any(|record| record.declared) => {
+            "layers of it were made by `Place`, and divide themselves where they can".to_string()
+        }
+        () if layers.draws[segment] => {
+            "a layer of it draws random numbers; make the layer a segment of its own".to_string()
+        }
         () if statistics() => "a layer of it keeps statistics; make the layer a segment of its own".to_string(),
         () if own().any(|record| record.origin == ParamOrigin::Broadcast) => {
             "its parameters have values already, which ranks may have each of their own; load them behind `draw`, by \
@@ -220,7 +224,9 @@ impl Change for CutLazily {
         param: Param<Tensor<D>>,
     ) -> Result<Param<Tensor<D>>, Infallible> {
         let ranges: Option<[Range<usize>; D]> = record.ranges().try_into().ok();
-        let Some(ranges) = ranges.filter(|_| record.is_cut_unknown() && !param.is_initialized()) else { return Ok(param) };
+        let Some(ranges) = ranges.filter(|_| record.is_cut_unknown() && !param.is_initialized()) else {
+            return Ok(param);
+        };
         let (id, device, trainable) = (param.id, param.lazy_device(), record.trainable);
         let draw = move |device: &Device, require_grad: bool| {
             let whole = param.into_value();

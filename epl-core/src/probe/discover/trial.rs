@@ -151,7 +151,8 @@ impl<M: Model> Subject<'_, M> {
             let exit = Exit::of(&left);
             let mut weighed = Weighed { number: draw.number, split, at: 0, root: None };
             let _ = left.map(&mut weighed);
-            let mut taken = Taken { gradients: weighed.root.map(|root| root.backward()), own: self.segment, found: Vec::new() };
+            let mut taken =
+                Taken { gradients: weighed.root.map(|root| root.backward()), own: self.segment, found: Vec::new() };
             let _ = enters.map(|carry| carry.map(&mut taken));
             let Ok(()) = walk::visit(model, self.records, &mut taken);
             Outcome { exit, gradients: taken.found }
@@ -169,7 +170,8 @@ pub(super) fn cut_records(
     for record in records.iter_mut().filter(|record| record.segments.contains(&segment)) {
         let dims = record.global_shape.iter().enumerate().filter(|(_, size)| **size == extent);
         let range = shard_range(extent, ranks, rank);
-        record.cuts = dims.map(|(dim, _)| Cut { axis: Axis::Tensor, dim, parts: ranks, range: range.clone() }).collect();
+        record.cuts =
+            dims.map(|(dim, _)| Cut { axis: Axis::Tensor, dim, parts: ranks, range: range.clone() }).collect();
     }
     records
 }
@@ -309,4 +311,3 @@ impl Visit for Taken {
         Ok(())
     }
 }
-

@@ -246,7 +246,8 @@ impl Checkpoints {
     /// When there is none: what is there.
     pub fn find(&self, which: CheckpointId) -> Result<PathBuf> {
         let (step, what) = match which {
-            CheckpointId::Latest => (self.folder.latest()?, "`latest`"),
+            // A folder that has its name is whole, also where the run was killed before it was marked.
+            CheckpointId::Latest => (self.folder.latest()?.or(self.steps()?.last().copied()), "`latest`"),
             CheckpointId::Best => (self.folder.best()?.map(|mark| mark.step), "`best.json`"),
             CheckpointId::Step(step) => (Some(step), "the call"),
         };

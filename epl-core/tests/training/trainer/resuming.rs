@@ -98,6 +98,10 @@ fn the_same_command_begins_goes_on_and_finds_the_end() {
         assert_eq!(lines(parts.path()).len(), lines_after);
         assert_eq!(largest_error(&found, &expected).1 == 0.0, steps == 10, "after {steps} steps");
     }
+    // One that was killed between its first checkpoint and the mark.
+    fs::remove_file(parts.path().join("checkpoints/latest")).unwrap();
+    let found = fit((2, 1, 1), config(parts.path(), 12).with_auto_resume(true));
+    assert_eq!((lines(parts.path()).len(), largest_error(&found, &expected).1 > 0.0), (12, true));
     // A folder whose run came to no checkpoint.
     fs::remove_dir_all(parts.path().join("checkpoints")).unwrap();
     let found = fit((1, 1, 1), config(parts.path(), 10).with_auto_resume(true));
