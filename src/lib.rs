@@ -95,6 +95,7 @@ mod pages {
         Start: "start.md",
         Own: "own.md",
         Learner: "learner.md",
+        BurnIssues: "burn_issues.md",
         MixedPrecision: "strategies/mixed-precision.md",
         Evaluating: "evaluating.md",
         HuggingFace: "huggingface.md",

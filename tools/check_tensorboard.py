@@ -10,7 +10,7 @@ import json, pathlib, struct, sys
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-OTHERS = {"step", "terms", "weights", "metrics", "tokens", "samples", "data_ahead"}
+OTHERS = {"step", "terms", "weights", "metrics"}
 
 
 def main():
@@ -22,7 +22,8 @@ def main():
     compared = 0
     for line in lines:
         numbers = {key: value for key, value in line.items() if key not in OTHERS and value is not None}
-        numbers |= {f"terms/{name}": value for name, value in line.get("terms", {}).items()}
+        for group in ("terms", "weights"):
+            numbers |= {f"{group}/{name}": value for name, value in line.get(group, {}).items()}
         for tag, value in numbers.items():
             assert found[tag][line["step"]] == rounded(value), (tag, line["step"], found[tag].get(line["step"]), value)
             compared += 1

@@ -20,20 +20,20 @@ pub trait StepOutput: Sized {
 
 /// What this rank has of the outputs of a batch, in the order of the rows.
 pub struct Parts<'a, O> {
-    parts: &'a [Part<O>],
+    parts: &'a [Part<'a, O>],
     /// The replicas.
     group: &'a ProcessGroup,
 }
 
 /// The output of some rows.
-pub(crate) struct Part<O> {
-    pub output: O,
+pub(crate) struct Part<'a, O> {
+    pub output: &'a O,
     /// How much of the batch's mean it is; none, if it counts for nothing, as it stands in for rows that there are not.
     pub share: Option<f64>,
 }
 
 impl<'a, O> Parts<'a, O> {
-    pub(crate) fn new(parts: &'a [Part<O>], group: &'a ProcessGroup) -> Self {
+    pub(crate) fn new(parts: &'a [Part<'a, O>], group: &'a ProcessGroup) -> Self {
         Self { parts, group }
     }
 
@@ -47,8 +47,8 @@ impl<'a, O> Parts<'a, O> {
     ///
     /// When a peer fails.
     pub fn mean<const D: usize>(&self, field: impl Fn(&O) -> Tensor<D>) -> Result<Tensor<D>> {
-        let weighed = |part: &Part<O>| {
-            let value = field(&part.output).without_autodiff();
+        let weighed = |part: &Part<'_, O>| {
+            let value = field(part.output).without_autodiff();
             match part.share {
                 Some(1.0) => value,
                 // Of what counts for nothing the mean may be no number.
@@ -82,8 +82,8 @@ impl<'a, O> Parts<'a, O> {
         &self,
         field: impl Fn(&O) -> Tensor<D, K>,
     ) -> Result<Tensor<D, K>> {
-        let of = |part: &Part<O>| {
-            let value = field(&part.output).without_autodiff();
+        let of = |part: &Part<'_, O>| {
+            let value = field(part.output).without_autodiff();
             if part.share.is_some() { value } else { value.slice_dim(0, 0..0) }
         };
         let own: Vec<_> = self.parts.iter().map(of).collect();
@@ -108,7 +108,7 @@ impl<'a, O> Parts<'a, O> {
         &self,
         field: impl Fn(&O) -> Option<Tensor<D, K>>,
     ) -> Result<Option<Tensor<D, K>>> {
-        let is_there = self.parts.iter().all(|part| field(&part.output).is_some());
+        let is_there = self.parts.iter().all(|part| field(part.output).is_some());
         let there = |output: &O| field(output).unwrap_or_else(|| unreachable!("all parts have it"));
         is_there.then(|| self.rows(there)).transpose()
     }

@@ -337,11 +337,11 @@ where
     /// The output of a batch from those of this rank's micro-batches and of the other ranks. Collective.
     fn joined<I: Rows, T: StepOutput>(&self, whole: &Whole<I>, own: Vec<T>, weight: Option<&Weight<I>>) -> Result<T> {
         let rows = BatchShard::of(self.engine.context(), own.len())?.rows(whole.rows());
-        let part = |(output, rows): (T, core::ops::Range<usize>)| {
+        let part = |(output, rows): (_, core::ops::Range<usize>)| {
             let share = (!rows.is_empty()).then(|| batch::share(whole, rows, weight));
             output::Part { output, share }
         };
-        let parts: Vec<_> = own.into_iter().zip(rows).map(part).collect();
+        let parts: Vec<_> = own.iter().zip(rows).map(part).collect();
         T::join(&Parts::new(&parts, self.engine.context().data()))
     }
 

@@ -8,6 +8,8 @@ use epl::comm::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
+mod burn_logger;
+mod burn_metrics;
 mod checkpoint;
 mod checkpoints;
 mod custom_trainer;

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 
 use super::cut::BatchShard;
 use super::prefetch::{Prefetch, PrefetchConfig};
-use super::sampler::GlobalBatch;
+use super::sampler::{GlobalBatch, Owned};
 use super::source::{DataSource, SampleBatcher};
 use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
@@ -74,6 +74,15 @@ impl<I, B> ValidData<I, B> {
     }
 }
 
+/// How the samples of a round are divided over the replicas, where there are fewer than a batch for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Division {
+    /// As evenly as possible.
+    Even,
+    /// In batches that one rank would run: a whole one for each of the first replicas, then what is left.
+    Whole,
+}
+
 /// Loads one replica's batches of a dataset, once through, ahead of the evaluation.
 ///
 /// A round takes `replicas × batch` samples; the last takes what is left, divided as evenly as possible. A replica
@@ -91,15 +100,36 @@ impl<B: Send + 'static> EvaluationLoader<B> {
     ///
     /// When no thread can be had.
     pub fn start<I: 'static>(data: &ValidData<I, B>, share: BatchShard, device: &Device) -> Result<Self> {
+        Self::divided(data, Division::Even, share, device)
+    }
+
+    /// [`start`](Self::start), with the last round divided so.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn divided<I: 'static>(
+        data: &ValidData<I, B>,
+        division: Division,
+        share: BatchShard,
+        device: &Device,
+    ) -> Result<Self> {
         let (data, device) = (data.clone(), device.clone());
         let share = BatchShard { micro_batches: 1, ..share.even() };
         let total = data.source.len();
         let round = share.replicas * data.batch;
         let mut starts = (0..total).step_by(round);
         let rounds = starts.len();
+        let batch = data.batch;
         let draw = move || {
             let start = starts.next()?;
-            Some(Ok(GlobalBatch::new(start as u64, (start..total.min(start + round)).collect())))
+            let indices: Vec<usize> = (start..total.min(start + round)).collect();
+            let whole = |replica: usize| {
+                let rows = replica * batch..indices.len().min((replica + 1) * batch);
+                Owned { rows: rows.collect(), stand_in: start }
+            };
+            let owned = (division == Division::Whole).then(|| (0..share.replicas).map(whole).collect());
+            Some(Ok(GlobalBatch { owned, ..GlobalBatch::new(start as u64, indices) }))
         };
         let ahead = data.ahead;
         let make = move |batch: GlobalBatch| {

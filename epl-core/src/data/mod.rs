@@ -41,6 +41,7 @@ pub mod loader;
 pub mod evaluation;
 
 pub use cut::{BatchShard, cut};
+pub(crate) use evaluation::Division;
 pub use evaluation::{EvaluationLoader, ValidData};
 pub use file_sampler::{FileSampler, FileSamplerConfig};
 pub use length::{LengthSampler, LengthSamplerConfig};

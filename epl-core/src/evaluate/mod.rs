@@ -11,7 +11,11 @@
 //! A sample counts once, whatever the layout: the last, uneven batch is divided over the replicas, a stand-in is run
 //! and not added, and of the ranks that hold parts of one replica one is counted.
 //!
+//! A measure of whole batches is shown those that one rank would run: each replica runs one of them at a time, and their outputs
+//! are brought to one rank, in the order of the rows.
+//!
 //! - [`measure`]: what a measure is; its named values.
+//! - [`batch_measure`]: what a measure of whole batches is.
 //! - [`evaluator`]: one pass over a validation set for several measures.
 //! - [`classified`]: what a classifier said of some samples.
 //! - [`accuracy`]: the share of samples whose class is among the first k.
@@ -19,6 +23,7 @@
 //! - [`loss`]: the mean of a loss term, and its perplexity.
 
 pub mod measure;
+pub mod batch_measure;
 pub mod evaluator;
 pub mod classified;
 pub mod accuracy;
@@ -26,6 +31,7 @@ pub mod f1;
 pub mod loss;
 
 pub use accuracy::Accuracy;
+pub use batch_measure::{BatchMeasure, BatchPart};
 pub use classified::Classified;
 pub use evaluator::Evaluator;
 pub use f1::{Average, F1};

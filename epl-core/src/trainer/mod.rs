@@ -50,7 +50,7 @@ pub use fit::{Trained, Trainer};
 pub use hook::Hook;
 pub use hooks::{Curve, MetricsLog, Progress, TensorBoard};
 pub use lock::check_unused;
-pub use record::{Evaluation, StepRecord, Summary};
+pub use record::{Evaluation, StepRecord, StepValue, Summary};
 pub use run::Run;
 pub use settings::{Best, TrainerConfig};
 pub use stop::StopHandle;

@@ -1,5 +1,6 @@
 //! What a run tells: of a step, of an evaluation, of its end.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,6 +49,100 @@ impl StepRecord {
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.time.as_secs_f64().max(1e-9)
     }
+
+    /// What logs write of the step, by name, but for its number.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, StepValue<'_>)> {
+        VALUES.iter().map(|(name, value)| (*name, value(self)))
+    }
+
+    /// The numbers among [`values`](Self::values) that are known, each with a name of its own: `loss`, `terms/NAME`,
+    /// `metrics/NAME`; of several under one name `metrics/NAME/0` and on.
+    pub fn scalars(&self) -> Vec<(String, f64)> {
+        self.values().flat_map(|(name, value)| value.scalars(name)).collect()
+    }
+}
+
+/// What a step tells under a name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StepValue<'a> {
+    /// A number.
+    Number(f64),
+    /// How many of something.
+    Count(u64),
+    /// Numbers with names, one of each.
+    Named(&'a [(String, f64)]),
+    /// Numbers with names, several of each.
+    Lists(&'a BTreeMap<String, Vec<f64>>),
+    /// Not known of this step, or of no step of this run.
+    Unknown,
+}
+
+impl StepValue<'_> {
+    fn scalars(self, name: &str) -> Vec<(String, f64)> {
+        match self {
+            Self::Number(number) => vec![(name.to_string(), number)],
+            Self::Count(count) => vec![(name.to_string(), count as f64)],
+            Self::Named(numbers) => numbers.iter().map(|(of, number)| (format!("{name}/{of}"), *number)).collect(),
+            Self::Lists(lists) => {
+                let list = |(of, numbers): (&String, &Vec<f64>)| match numbers[..] {
+                    [number] => vec![(format!("{name}/{of}"), number)],
+                    _ => {
+                        numbers.iter().enumerate().map(|(at, number)| (format!("{name}/{of}/{at}"), *number)).collect()
+                    }
+                };
+                lists.iter().flat_map(list).collect()
+            }
+            Self::Unknown => Vec::new(),
+        }
+    }
+}
+
+impl From<f64> for StepValue<'_> {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<u64> for StepValue<'_> {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for StepValue<'_> {
+    fn from(known: Option<T>) -> Self {
+        known.map_or(Self::Unknown, Into::into)
+    }
+}
+
+type Read = for<'a> fn(&'a StepRecord) -> StepValue<'a>;
+
+/// What a step tells, by name.
+const VALUES: [(&str, Read); 16] = [
+    ("loss", |step| step.report.loss.into()),
+    ("grad_norm", |step| step.report.grad_norm.into()),
+    ("lr", |step| step.rate.into()),
+    ("tokens_per_second", |step| step.tokens_per_second().into()),
+    ("tokens", |step| step.tokens.into()),
+    ("samples", |step| (step.samples as u64).into()),
+    ("flops", |step| step.report.flops.into()),
+    ("seconds", |step| step.time.as_secs_f64().into()),
+    ("data_wait", |step| step.data_wait.as_secs_f64().into()),
+    ("data_ahead", |step| (step.data_ahead as u64).into()),
+    ("bubble", |step| step.bubble.into()),
+    ("loss_scale", |step| step.report.loss_scale.into()),
+    ("skipped", |step| step.skipped.into()),
+    ("terms", |step| StepValue::Named(&step.report.terms)),
+    ("weights", |step| StepValue::Named(&step.report.weights)),
+    ("metrics", |step| StepValue::Lists(&step.report.metrics)),
+];
+
+/// The name of a step's number.
+pub(super) const STEP: &str = "step";
+
+/// Whether a step tells something under this name.
+pub(super) fn is_of_step(name: &str) -> bool {
+    name == STEP || VALUES.iter().any(|(known, _)| *known == name)
 }
 
 /// What one evaluation found.
@@ -131,6 +226,21 @@ pub(crate) mod tests {
     pub(crate) fn evaluation(step: u64) -> Evaluation {
         let values = vec![("valid_loss".to_string(), 11.0 / (2.0 + step as f64)), ("bleu".to_string(), step as f64)];
         Evaluation { step, values, time: Duration::from_secs(1) }
+    }
+
+    #[test]
+    fn all_numbers_of_a_step_have_names() {
+        let record = StepRecord { skipped: Some(3), ..record(2) };
+        let found = record.scalars();
+        let of = |name: &str| found.iter().find(|(known, _)| known == name).map(|(_, value)| *value);
+        assert_eq!(of("loss"), Some(record.report.loss));
+        assert_eq!(of("lr"), Some(record.rate));
+        assert_eq!(of("terms/cross_entropy"), Some(record.report.terms[0].1));
+        assert_eq!(of("weights/auxiliary"), Some(8.0));
+        assert_eq!(of("metrics/tokens_per_expert/1"), Some(5.0));
+        assert_eq!([of("skipped"), of("samples")], [Some(3.0), Some(16.0)]);
+        assert_eq!([of("loss_scale"), of("flops")], [None, None], "they are not known");
+        assert!(["step", "loss", "metrics"].iter().all(|name| is_of_step(name)) && !is_of_step("valid_loss"));
     }
 
     #[test]

@@ -11,29 +11,8 @@ use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
 use crate::trainer::json_lines;
-use crate::trainer::record::{Evaluation, StepRecord};
+use crate::trainer::record::{Evaluation, STEP, StepRecord, StepValue, is_of_step};
 use crate::trainer::run::Run;
-
-/// What the log itself says of a step.
-const OWN: [&str; 17] = [
-    "step",
-    "loss",
-    "grad_norm",
-    "lr",
-    "tokens_per_second",
-    "tokens",
-    "samples",
-    "flops",
-    "seconds",
-    "data_wait",
-    "data_ahead",
-    "bubble",
-    "loss_scale",
-    "skipped",
-    "terms",
-    "weights",
-    "metrics",
-];
 
 /// Writes one JSON object a step, numbers in full precision; not a number is `null`.
 ///
@@ -109,32 +88,13 @@ impl MetricsLog {
 
     /// Takes a step; its line is written before the next step or a checkpoint.
     pub fn add_step(&mut self, record: &StepRecord) {
-        let line = json!({
-            "step": record.step,
-            "loss": record.report.loss,
-            "grad_norm": record.report.grad_norm,
-            "lr": record.rate,
-            "tokens_per_second": record.tokens_per_second(),
-            "tokens": record.tokens,
-            "samples": record.samples,
-            "flops": record.report.flops,
-            "seconds": record.time.as_secs_f64(),
-            "data_wait": record.data_wait.as_secs_f64(),
-            "data_ahead": record.data_ahead,
-            "bubble": record.bubble,
-            "loss_scale": record.report.loss_scale,
-            "skipped": record.skipped,
-            "terms": object(&record.report.terms),
-            "weights": object(&record.report.weights),
-            "metrics": record.report.metrics,
-        });
-        if let Value::Object(line) = line {
-            let before = std::mem::replace(&mut self.pending, line);
-            if !before.is_empty() && self.written_at.is_none() {
-                self.waiting.push(Value::Object(before).to_string());
-            }
-            self.written_at = None;
+        let values = record.values().map(|(name, value)| (name.to_string(), json_value(value)));
+        let line = [(STEP.to_string(), Value::from(record.step))].into_iter().chain(values).collect();
+        let before = std::mem::replace(&mut self.pending, line);
+        if !before.is_empty() && self.written_at.is_none() {
+            self.waiting.push(Value::Object(before).to_string());
         }
+        self.written_at = None;
     }
 
     /// Adds an evaluation to the line of its step; an earlier one of the same step is replaced.
@@ -143,9 +103,9 @@ impl MetricsLog {
     ///
     /// When a value has the name of something else in the line.
     pub fn add_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
-        self.pending.entry("step").or_insert(evaluation.step.into());
+        self.pending.entry(STEP).or_insert(evaluation.step.into());
         for (name, value) in &evaluation.values {
-            if OWN.contains(&name.as_str()) {
+            if is_of_step(name) {
                 return Err(Error::invalid(format!(
                     "an evaluation returned a value called `{name}`, which metrics.jsonl already has for the step; \
                      give it another name"
@@ -198,8 +158,14 @@ impl MetricsLog {
     }
 }
 
-fn object<V: Into<Value> + Clone>(pairs: &[(String, V)]) -> Value {
-    pairs.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<Map<_, _>>().into()
+fn json_value(value: StepValue<'_>) -> Value {
+    match value {
+        StepValue::Number(number) => number.into(),
+        StepValue::Count(count) => count.into(),
+        StepValue::Named(numbers) => numbers.iter().cloned().collect(),
+        StepValue::Lists(lists) => json!(lists),
+        StepValue::Unknown => Value::Null,
+    }
 }
 
 impl<M: Model> Hook<M> for MetricsLog {

@@ -18,9 +18,9 @@ use crate::trainer::run::Run;
 ///
 /// | tag | value |
 /// |---|---|
-/// | `loss`, `grad_norm`, `lr`, `tokens_per_second`, `seconds`, `data_wait` | as in [`MetricsLog`](super::MetricsLog) |
-/// | `flops`, `bubble`, `loss_scale`, `skipped` | the same, where there are any |
-/// | `terms/NAME`, `metrics/NAME` | the loss terms, and the layers' metrics; of several numbers each, `metrics/NAME/0` and on |
+/// | `loss`, `lr`, … | as in [`MetricsLog`](super::MetricsLog), what is known |
+/// | `terms/NAME`, `weights/NAME` | the loss terms, and their weights |
+/// | `metrics/NAME` | the layers' metrics; of several numbers each, `metrics/NAME/0` and on |
 /// | `valid_loss`, … | what an evaluation found |
 ///
 /// Each run has a file of its own. One that is resumed tells TensorBoard to forget what an earlier one wrote of the steps that are made
@@ -114,38 +114,13 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// What is told of a step.
-fn scalars(record: &StepRecord) -> Vec<(String, f64)> {
-    let report = &record.report;
-    let own = [
-        ("loss", Some(report.loss)),
-        ("grad_norm", Some(report.grad_norm)),
-        ("lr", Some(record.rate)),
-        ("tokens_per_second", Some(record.tokens_per_second())),
-        ("seconds", Some(record.time.as_secs_f64())),
-        ("data_wait", Some(record.data_wait.as_secs_f64())),
-        ("flops", report.flops),
-        ("bubble", record.bubble),
-        ("loss_scale", report.loss_scale),
-        ("skipped", record.skipped.map(|steps| steps as f64)),
-    ];
-    let own = own.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
-    let terms = report.terms.iter().map(|(name, value)| (format!("terms/{name}"), *value));
-    let metrics = report.metrics.iter().flat_map(|(name, values)| {
-        let tag =
-            move |at: usize| if values.len() == 1 { format!("metrics/{name}") } else { format!("metrics/{name}/{at}") };
-        values.iter().enumerate().map(move |(at, value)| (tag(at), *value))
-    });
-    own.chain(terms).chain(metrics).collect()
-}
-
 impl<M: Model> Hook<M> for TensorBoard {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         self.open(run.step())
     }
 
     fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
-        run.forgive(self.add(record.step, &scalars(record)));
+        run.forgive(self.add(record.step, &record.scalars()));
         Ok(())
     }
 
@@ -159,7 +134,6 @@ impl<M: Model> Hook<M> for TensorBoard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trainer::record::tests::{evaluation, record};
 
     fn bytes(board: &TensorBoard) -> Vec<u8> {
         fs::read(&board.file.as_ref().unwrap().0).unwrap()
@@ -202,18 +176,6 @@ mod tests {
         board.open(7).unwrap();
         assert_eq!(events(&bytes(&board))[1], [0x10, 8, 0x3a, 2, 8, 1]);
         assert_eq!(fs::read_dir(folder.path().join("events")).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn all_numbers_of_a_step_have_their_tags() {
-        let record = record(2);
-        let found = scalars(&record);
-        let of = |tag: &str| found.iter().find(|(name, _)| name == tag).map(|(_, value)| *value);
-        assert_eq!(of("loss"), Some(record.report.loss));
-        assert_eq!(of("terms/cross_entropy"), Some(record.report.terms[0].1));
-        assert_eq!(of("metrics/tokens_per_expert/1"), Some(5.0));
-        assert_eq!(of("lr"), Some(record.rate));
-        assert!(evaluation(2).get("valid_loss").is_some());
     }
 
     #[test]
