@@ -147,7 +147,8 @@ impl<O: StepOutput> BatchMeasure<O> for BurnMetrics<O> {
 
     fn finish(&mut self) -> Result<Vec<f64>> {
         (self.rows, self.batches) = (0, 0);
-        let value = |metric: &mut Box<dyn AnyMetric<O>>| metric.finish().map_err(|error| failed(&metric.name(), &error));
+        let value =
+            |metric: &mut Box<dyn AnyMetric<O>>| metric.finish().map_err(|error| failed(&metric.name(), &error));
         self.metrics.iter_mut().map(value).collect()
     }
 }
