@@ -1,4 +1,5 @@
-//! What was found of a segment whose layers know nothing of the tensor axis: see [`LazyModel::discover`](crate::LazyModel::discover).
+//! What was found of a segment whose layers know nothing of the tensor axis: see
+//! [`LazyModel::discover`](crate::LazyModel::discover).
 
 use core::fmt;
 

@@ -12,8 +12,8 @@ use crate::plan::{ExitSplit, SegmentSplit};
 
 /// Up to which all that leaves must agree, in proportion to the largest of its tensor.
 const BOUND: f64 = 1e-10;
-/// Up to which gradients must. Some layers round to f32 inside, as `RmsNorm`: forward all slices round the same numbers, and backward
-/// each its own. What is not the gradient of the same function is off by more.
+/// Up to which gradients must. Some layers round to f32 inside, as `RmsNorm`: forward all slices round the same numbers, and
+/// backward each its own. What is not the gradient of the same function is off by more.
 const GRADIENT_BOUND: f64 = 1e-5;
 /// Gradients that are zero but for roundings are compared in proportion to this part of the largest of all.
 const FLOOR: f64 = 1e-4;

@@ -99,8 +99,8 @@ impl<M: Model> LazyModel<M> {
         let (context, group) = (place.context(), place.context().axis(Axis::Tensor));
         if plan.mesh.is_bridged() {
             return Err(Error::invalid(
-                "segments that can run in slices are looked for where all stages have one width, and these have different ones; give \
-                 all scopes as many devices, or use the layers of `epl::nn`",
+                "segments that can run in slices are looked for where all stages have one width, and these have different ones; \
+                 give all scopes as many devices, or use the layers of `epl::nn`",
             ));
         }
         let of = SliceOf { rank: group.rank(), ranks: group.size() };
@@ -109,14 +109,7 @@ impl<M: Model> LazyModel<M> {
         }
         let look = || findings(&model, &plan, (context, place.device()), batch, of.ranks);
         let findings = quiet::quietly(|| epl_comm::catch(look))??;
-        let said = context.world().all_gather_texts(&format!("{findings:?}"))?;
-        if let Some(other) = said.iter().position(|other| *other != said[0]) {
-            return Err(Error::invalid(format!(
-                "ranks 0 and {other} do not find the same segments to run in slices; give all of them the same batch\nrank 0: {}\n\
-                 rank {other}: {}",
-                said[0], said[other]
-            )));
-        }
+        agree(context, &findings)?;
         let mut records = builder.parameters().to_vec();
         for (segment, finding) in findings.iter().enumerate() {
             if let SplitFinding::Split(split) = finding {
@@ -127,6 +120,24 @@ impl<M: Model> LazyModel<M> {
         let builder = builder.with_findings(findings, records);
         let plan = builder.plan()?;
         Ok(Self { model, builder, plan, place })
+    }
+}
+
+/// Refuses that ranks have found different things. Collective.
+fn agree(context: &Context, findings: &[SplitFinding]) -> Result<()> {
+    // Why a segment stays whole may be said with another number on another processor.
+    let found = |finding: &SplitFinding| match finding {
+        SplitFinding::Split(split) => format!("{split:?}"),
+        SplitFinding::Whole(_) => "whole".to_string(),
+    };
+    let said = context.world().all_gather_texts(&findings.iter().map(found).collect::<Vec<_>>().join("; "))?;
+    match said.iter().position(|other| *other != said[0]) {
+        None => Ok(()),
+        Some(other) => Err(Error::invalid(format!(
+            "ranks 0 and {other} do not find the same segments to run in slices; give all of them the same batch\nrank 0: {}\n\
+             rank {other}: {}",
+            said[0], said[other]
+        ))),
     }
 }
 
