@@ -68,7 +68,7 @@ impl<M: Module> LaidOutModel<M> {
     }
 
     /// The ordinary Burn module. With pipeline stages, what other stages hold is empty in it; under ZeRO v3, or with
-    /// offloaded parameters, all that lies elsewhere.
+    /// offloaded parameters, all that lies elsewhere; of layers that are cut it has slices.
     pub fn into_inner(self) -> M {
         self.params.into_model()
     }

@@ -8,9 +8,9 @@
 //!                                              y_0, y_1, … one behind the other      slices of the last dim
 //! ```
 //!
-//! Everything runs in f64, on numbers that depend on names alone, at several magnitudes, and forward and backward must agree to
-//! 10⁻¹⁰ as the engine would run them (`plan::split`), for as many slices as there are ranks, and for two and three. What is not
-//! shown to agree stays whole, with the reason.
+//! Everything runs in f64, on numbers that depend on names alone, at several magnitudes, and as the engine would run it
+//! (`plan::split`): what leaves must agree to 10⁻¹⁰, and gradients do, but for layers that round to f32 inside; for as many slices
+//! as there are ranks, and for two and three. What is not shown to agree stays whole, with the reason.
 //!
 //! - `carries`: what enters each segment, from a batch.
 //! - `numbers`: parameters and carries of numbers that depend on names alone.
