@@ -9,6 +9,7 @@ use burn_train::metric::{
     AccuracyInput, AccuracyMetric, Adaptor, AurocMetric, ClassReduction, LossMetric, Metric, MetricMetadata, Numeric,
     PerplexityMetric, PrecisionMetric, TopKAccuracyMetric,
 };
+use epl::Carry;
 use epl::data::ValidData;
 use epl::evaluate::{Accuracy, Evaluator, MeanLoss, Values};
 use epl::prelude::*;
