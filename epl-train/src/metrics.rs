@@ -9,6 +9,9 @@ use epl_core::{Error, Result};
 
 use crate::output::{Part, Parts, StepOutput};
 
+/// What a mean in an output is a mean over.
+type Weight<O> = Box<dyn Fn(&O) -> f64>;
+
 /// Metrics of Burn's, measured by an [`Evaluator`](epl_core::evaluate::Evaluator) whose outputs are those of a step of Burn's
 /// learner, or of one's own ([`step_output!`](crate::step_output)).
 ///
@@ -45,7 +48,7 @@ use crate::output::{Part, Parts, StepOutput};
 /// The outputs of all rows are brought to one rank, batch by batch; what a metric keeps, it keeps there.
 pub struct BurnMetrics<O> {
     metrics: Vec<Box<dyn AnyMetric<O>>>,
-    weight: Option<Box<dyn Fn(&O) -> f64>>,
+    weight: Option<Weight<O>>,
     prefix: String,
     /// Rows and batches of the pass.
     rows: usize,

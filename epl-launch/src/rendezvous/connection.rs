@@ -114,10 +114,8 @@ fn lock(direction: &Mutex<Direction>) -> MutexGuard<'_, Direction> {
     direction.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
-    #![cfg(target_os = "linux")]
-
     use std::io::Read;
     use std::net::TcpListener;
 

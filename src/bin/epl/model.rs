@@ -86,7 +86,7 @@ fn sentence(row: usize, tokens: usize, vocabulary: usize) -> Vec<i64> {
 
 fn build<M, I>(
     items: Vec<I>,
-    batcher: &(impl Batcher<I, M::Batch> + Clone + Sync + 'static),
+    batcher: &(impl Batcher<I, M::Batch> + Clone + 'static),
     model: impl Fn(&Place) -> M + Sync,
 ) -> Result<(), Box<dyn Error>>
 where

@@ -220,10 +220,8 @@ fn read(mut stream: Stream, spec: &[u8], sender: &Sender<Told>, merged: &Merged)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
-    #![cfg(target_os = "linux")]
-
     use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
