@@ -20,7 +20,9 @@ pub(crate) fn of_epl(shell: Shell) -> String {
         // Once, for as long as this program runs.
         let keys: Vec<&'static str> = keys().into_iter().map(|key| &*key.leak()).collect();
         command = command.mut_subcommand("plan", |plan| {
-            plan.mut_arg("settings", |settings| settings.value_parser(PossibleValuesParser::new(keys)))
+            let plan = plan.mut_arg("settings", |settings| settings.value_parser(PossibleValuesParser::new(keys)));
+            // What is changed goes behind the others, and of two that take several words the first is completed.
+            plan.mut_arg("command", |command| command)
         });
     }
     let mut script = Vec::new();

@@ -31,7 +31,8 @@ impl Source {
         let mut lines = self.text.lines().zip(1..).peekable();
         while let Some((line, number)) = lines.next() {
             let next = lines.peek().map_or("", |(next, _)| *next);
-            let tests = line.trim() == "#[cfg(test)]" && declares_module(next);
+            let of_tests = ["#[cfg(test)]", "#[cfg(all(test, target_os = \"linux\"))]"].contains(&line.trim());
+            let tests = of_tests && declares_module(next);
             // Unit tests stand last in a file, or in a file of their own.
             if tests && next.ends_with('{') {
                 break;

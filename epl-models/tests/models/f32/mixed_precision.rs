@@ -307,7 +307,9 @@ fn decoders() {
     let gemma2 = gemma2.with_d_model(24).with_attention_softcap(Some(2.0)).with_logit_softcap(Some(4.0));
     let experts = DecoderExpertsConfig::new(4).with_balance(Balance::Batch).with_auxiliary(0.5).with_z(0.1);
     let mixtral = llama.clone().with_experts(Some(experts.clone().with_dense_layers(vec![0]).with_shared(Some(12))));
-    let qwen3_moe = qwen3.clone().with_experts(Some(experts.with_bias_rate(Some(1e-3))));
+    // Each token is sent to all of them, so that no rounding turns a choice.
+    let all = experts.with_gate(Gate::TopK { experts: 4, renormalise: false });
+    let qwen3_moe = qwen3.clone().with_experts(Some(all));
     let shapes = [
         ("GPT-2", gpt2.with_deviation(0.2)),
         ("Llama", llama),
