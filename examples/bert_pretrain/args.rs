@@ -86,8 +86,8 @@ impl Args {
         };
         let layers = layers.process_environment()?.command_line(&self.settings)?;
         let layers = layers.flags([("train.seed", self.seed)])?.flags([("train.steps", self.steps)])?;
-        let layers = layers.flags([("train.out", self.out.as_ref())])?;
-        let mut config = layers.flags([("train.resume", self.resume.then_some("latest"))])?.resolve()?;
+        let resume = self.resume.then_some("latest");
+        let mut config = layers.flags([("train.out", self.out.as_deref()), ("train.resume", resume)])?.resolve()?;
         if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;
         }

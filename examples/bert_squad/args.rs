@@ -97,8 +97,8 @@ impl Args {
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
         let layers = layers.flags([(STAGES[0], self.stages.map(|_| true))])?.flags([(STAGES[1], self.stages)])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("profile.trace", self.trace.as_ref())])?;
-        let layers = layers.flags([("train.out", self.out.as_ref())])?;
-        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
+        let resume = self.resume.then_some("latest");
+        let layers = layers.flags([("train.out", self.out.as_deref()), ("train.resume", resume)])?;
         let mut config = by_default(layers.resolve()?, "out/bert_squad")?;
         if ![STAGES[0], STAGES[1], SIZE].iter().any(|key| config.is_given(key)) {
             config.set(STAGES[0], true)?;

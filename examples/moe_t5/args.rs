@@ -124,8 +124,9 @@ impl Args {
         let layers = layers.flags([("auto.auto_parallel", is_auto.then_some(true))])?;
         let layers = layers.flags([("cluster.ranks", self.ranks.filter(|_| self.auto))])?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
-        let layers = layers.flags([("profile.trace", self.trace.as_ref()), ("train.out", self.out.as_ref())])?;
-        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
+        let resume = self.resume.then_some("latest");
+        let layers = layers.flags([("train.out", self.out.as_deref()), ("train.resume", resume)])?;
+        let layers = layers.flags([("profile.trace", self.trace.as_ref())])?;
         let mut config = layers.resolve()?;
         if config.searches() {
             if !config.is_given("cluster.ranks") {

@@ -91,8 +91,8 @@ impl Args {
         }
         let layers = layers.process_environment()?.command_line(&self.settings)?;
         let layers = layers.flags([("train.steps", self.steps)])?.flags([("train.seed", self.seed)])?;
-        let layers = layers.flags([("train.out", self.out.as_ref())])?;
-        let layers = layers.flags([("train.resume", self.resume.then_some("latest"))])?;
+        let resume = self.resume.then_some("latest");
+        let layers = layers.flags([("train.out", self.out.as_deref()), ("train.resume", resume)])?;
         let mut config = layers.resolve()?;
         if !["cluster.ranks", "dist.data_parallel_size"].iter().any(|key| config.is_given(key)) {
             config.set("dist.data_parallel_size", 2)?;

@@ -56,8 +56,8 @@ impl Args {
         let layers = Layers::new().toml(DEFAULTS, Path::new("shapes.toml"))?.process_environment()?;
         let layers = layers.command_line(&self.settings)?.flags([("train.seed", self.seed)])?;
         let layers = layers.flags([(REPLICAS, self.replicas), ("train.steps", self.steps)])?;
-        let layers = layers.flags([("train.out", self.out.as_ref())])?;
-        let mut config = layers.flags([("train.resume", self.resume.then_some("latest"))])?.resolve()?;
+        let resume = self.resume.then_some("latest");
+        let mut config = layers.flags([("train.out", self.out.as_deref()), ("train.resume", resume)])?.resolve()?;
         if !config.is_given(REPLICAS) {
             config.set(REPLICAS, 2)?;
         }
