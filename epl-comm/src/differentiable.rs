@@ -21,6 +21,20 @@
 //! All of them unwind with the error of a collective that fails ([`crate::catch`]), and do nothing in a group of one.
 //! Backward is a collective, too: the tensor must be tracked on all members or on none, and all members must run it,
 //! in the same order.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use epl_comm::{differentiable, testing::run_ranks};
+//!
+//! let gradients = run_ranks(2, |group| {
+//!     let x = Tensor::<1>::ones([2], &Device::flex().autodiff()).require_grad();
+//!     // A loss of its own on each: once the sum of both, and twice.
+//!     let factor = (group.rank() + 1) as f64;
+//!     let loss = (differentiable::all_reduce(x.clone(), &group) * factor).sum();
+//!     x.grad(&loss.backward()).unwrap().into_data().iter::<f32>().collect::<Vec<_>>()
+//! });
+//! assert_eq!(gradients, [[3.0, 3.0], [3.0, 3.0]]);
+//! ```
 
 use burn::tensor::{DType, Device, Tensor};
 

@@ -157,6 +157,14 @@ pub fn unwind(error: Error) -> ! {
 
 /// Runs `f` at the edge of a step: an [`unwind`] inside it comes back as its error, a panic as [`Error::Panic`].
 ///
+/// ```
+/// use epl_comm::{Error, catch, unwind};
+///
+/// let forward = |rows: usize| if rows == 0 { unwind(Error::invalid("a batch without a row")) } else { rows };
+/// assert_eq!(catch(|| forward(3)).ok(), Some(3));
+/// assert!(matches!(catch(|| forward(0)), Err(Error::Invalid { .. })));
+/// ```
+///
 /// # Errors
 ///
 /// What unwound.

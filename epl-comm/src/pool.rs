@@ -14,6 +14,22 @@ use crate::process_group::ProcessGroup;
 ///
 /// A collective's communicator is chosen by its number, which is the same on every rank: never by which one is free.
 /// The pool is one queue to its users: every rank starts the same collectives in the same order over all of it.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{Pool, ReduceOp, testing::run_ranks};
+///
+/// let sums = run_ranks(2, |group| {
+///     let pool = Pool::new(&group, 2).unwrap();
+///     let start = |bucket: usize| {
+///         let x = Tensor::<1>::full([1], bucket as f32, &Device::flex());
+///         pool.communicator(bucket).start_all_reduce(x, ReduceOp::Sum).unwrap()
+///     };
+///     let started: Vec<_> = (0..4).map(start).collect();
+///     started.into_iter().map(|sum| sum.wait().unwrap().into_scalar::<f32>()).collect::<Vec<_>>()
+/// });
+/// assert_eq!(sums, [[0.0, 2.0, 4.0, 6.0]; 2]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Pool {
     communicators: Vec<ProcessGroup>,

@@ -16,6 +16,15 @@ use crate::transport::{Launched, Staged, Transport, Watch};
 /// A shared list of [`Event`]s: collectives, recorded by a traced group, and what the program marks.
 ///
 /// A clone records into the same list. See [`ProcessGroup::traced`](crate::ProcessGroup::traced).
+///
+/// ```
+/// use epl_comm::{EventKind, Trace, testing::run_ranks};
+///
+/// let trace = Trace::new();
+/// run_ranks(2, |group| group.traced(&trace).barrier().unwrap());
+/// let events = trace.events();
+/// assert!(events.len() == 2 && events.iter().all(|event| matches!(event.kind, EventKind::Collective { .. })));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Trace {
     record: Arc<Mutex<Record>>,

@@ -10,6 +10,21 @@ use crate::error::{Error, Result};
 /// Small values that all workers of a run can set and read: how a transport exchanges what it needs to begin.
 ///
 /// A name gets one value, once: whoever reads it, early or late, reads the same.
+///
+/// ```
+/// use core::time::Duration;
+/// use epl_launch::{MemoryStore, Store};
+///
+/// let store = MemoryStore::new();
+/// std::thread::scope(|scope| {
+///     let reader = scope.spawn(|| store.get("id", Duration::from_secs(60))); // it may be early
+///     store.set("id", b"one")?;
+///     assert_eq!(reader.join().unwrap()?, b"one");
+///     assert!(store.set("id", b"another").is_err());
+///     Ok::<_, epl_launch::Error>(())
+/// })?;
+/// # Ok::<_, epl_launch::Error>(())
+/// ```
 pub trait Store: Send + Sync {
     /// Gives `key` its value.
     ///

@@ -11,6 +11,20 @@ use crate::invalid::refuse;
 /// Only one number and one id a row cross the axis, and ids stay integers: as floats, those above 2^24 would be
 /// rounded. It is not differentiable. A NaN counts as +∞.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_comm::sliced;
+/// use epl_core::testing;
+/// use epl_modules::split_argmax;
+///
+/// let found = testing::run((1, 2, 1), |epl| {
+///     let logits = Tensor::<2>::from_floats([[0.0, 1.0, 3.0], [5.0, 2.0, 5.0]], epl.place().device());
+///     let logits = sliced(logits, 1, epl.context().tensor()); // two classes on one rank, one on the other
+///     Ok(split_argmax(logits).into_data().iter::<i64>().collect::<Vec<_>>())
+/// });
+/// assert_eq!(found, [[2, 0], [2, 0]]);
+/// ```
+///
 /// # Shapes
 ///
 /// - logits: split along dim 1 of `[rows, classes]`

@@ -41,6 +41,22 @@ pub struct SplitClassifierConfig {
 /// gathered inside ([`Bridge`]). The loss is a sum over this rank's rows, as [`Loss::with`](epl_core::Loss::with) takes
 /// it; a mean of it would be weighed by the rows that count, so divide by their number and give that as the weight.
 ///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use epl_core::testing;
+/// use epl_modules::SplitClassifierConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let classifier = SplitClassifierConfig::new(8, 1001).init(&epl.place().child("classifier"));
+///     let features = Tensor::<2>::ones([3, 8], epl.place().device());
+///     let targets = Tensor::<1, Int>::from_ints([0, 1000, -100], epl.place().device());
+///     let sum = classifier.forward_loss(features.clone(), targets).into_scalar::<f32>();
+///     assert!(sum.is_finite() && classifier.weight(&[0, 1000, -100]) == 2.0);
+///     assert_eq!(classifier.predict(features).dims(), [3]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`SplitClassifierConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

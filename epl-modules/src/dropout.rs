@@ -33,6 +33,27 @@ pub struct DropoutConfig {
 ///
 /// Dim 0 of the input is the batch: rows of a sample have a dim of their own.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_comm::shard_range;
+/// use epl_core::{Pass, testing};
+/// use epl_modules::DropoutConfig;
+///
+/// // Four samples, on so many replicas.
+/// let rows = |replicas: usize| {
+///     let parts = testing::run((replicas, 1, 1), |epl| {
+///         let dropout = DropoutConfig::new(0.5).init(epl.place());
+///         let own: Vec<u64> = shard_range(4, replicas, epl.context().data().rank()).map(|sample| sample as u64).collect();
+///         let x = Tensor::<2>::ones([own.len(), 8], epl.place().device());
+///         // What an engine does before each forward.
+///         epl.context().begin(Pass { step: 0, training: true, samples: own.into(), empty: false });
+///         Ok(dropout.forward(x).into_data().iter::<f32>().collect::<Vec<_>>())
+///     });
+///     parts.concat()
+/// };
+/// assert_eq!(rows(1), rows(2));
+/// ```
+///
 /// Should be created with [`DropoutConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -33,6 +33,21 @@ pub struct SplitEmbeddingConfig {
 /// The same rows, used as columns, are a head whose classes are split: [`logits`](SplitEmbedding::logits).
 /// A vocabulary that does not divide is cut as evenly as possible.
 ///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use epl_core::testing;
+/// use epl_modules::SplitEmbeddingConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let tokens = SplitEmbeddingConfig::new(7, 4).init(&epl.place().child("tokens"));
+///     let ids = Tensor::<2, Int>::from_ints([[0, 6, 3]], epl.place().device());
+///     let vectors = tokens.forward(ids); // [1, 3, 4], whole on both ranks
+///     let logits = tokens.logits(vectors); // of tokens 0..4 on one, of 4..7 on the other
+///     assert_eq!((logits.size(), logits.range()), (7, [0..4, 4..7][epl.context().tensor().rank()].clone()));
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`SplitEmbeddingConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

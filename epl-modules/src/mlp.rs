@@ -46,6 +46,19 @@ pub struct ParallelMlpConfig {
 /// `(f(x A) * x G) B`, as in [GLU variants improve transformer](https://arxiv.org/abs/2002.05202) and T5 v1.1.
 /// The first layers are cut by columns and share one all-reduce in backward, the last one is cut by rows.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::{Activation, ParallelMlpConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let mlp = ParallelMlpConfig::new(8, 32).with_activation(Activation::Relu).init(&epl.place().child("mlp"));
+///     assert_eq!(mlp.input.weight.dims(), [8, 16]); // this rank's half
+///     assert_eq!(mlp.forward(Tensor::<2>::ones([4, 8], epl.place().device())).dims(), [4, 8]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`ParallelMlpConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -10,6 +10,14 @@ use crate::invalid::refuse;
 /// ([arXiv:2408.00118](https://arxiv.org/abs/2408.00118)) has it over the scores of attention and over its logits. Computed in
 /// f32 at least.
 ///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let x = Tensor::<1>::from_floats([0.1, 1e6], &Device::flex());
+/// let capped: Vec<f32> = epl_modules::softcap(x, 30.0).into_data().iter().collect();
+/// assert!((capped[0] - 0.1).abs() < 1e-4 && (capped[1] - 30.0).abs() < 1e-4);
+/// ```
+///
 /// # Shapes
 ///
 /// - input and output: `[..., any]`

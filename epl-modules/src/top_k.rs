@@ -14,6 +14,23 @@ use crate::invalid::refuse;
 ///
 /// Only k numbers and k ids a rank and row cross the axis. It goes over the logits k times, and is not differentiable.
 ///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use epl_comm::sliced;
+/// use epl_core::testing;
+/// use epl_modules::{split_in_top_k, split_top_k};
+///
+/// let found = testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let logits = Tensor::<2>::from_floats([[0.0, 1.0, 3.0], [5.0, 2.0, 5.0]], device);
+///     let logits = sliced(logits, 1, epl.context().tensor());
+///     let two = split_top_k(logits.clone(), 2).into_data().iter::<i64>().collect::<Vec<_>>();
+///     let right = split_in_top_k(logits, Tensor::<1, Int>::from_ints([1, 1], device), 2);
+///     Ok((two, right.into_data().iter::<bool>().collect::<Vec<_>>()))
+/// });
+/// assert_eq!(found[0], (vec![2, 1, 0, 2], vec![true, false]));
+/// ```
+///
 /// # Shapes
 ///
 /// - logits: split along dim 1 of `[rows, classes]`

@@ -51,6 +51,21 @@ pub struct Copied<const D: usize> {
 }
 
 /// One member's part of a tensor that is divided along one dim, by [`shard_range`].
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{Partial, sliced, testing::run_ranks};
+///
+/// // A product of whose inner dim each member computes its part: one term of a sum.
+/// let products = run_ranks(2, |group| {
+///     let device = Device::flex();
+///     let x = sliced(Tensor::<2>::ones([2, 5], &device), 1, &group);
+///     let rows = x.range(); // 0..3 and 3..5
+///     let term = x.local().matmul(Tensor::<2>::ones([5, 3], &device).slice_dim(0, rows));
+///     Partial::from_local(term, &group).all_reduce().into_data().iter::<f32>().collect::<Vec<_>>()
+/// });
+/// assert_eq!(products, [[5.0; 6], [5.0; 6]]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Split<const D: usize> {
     local: Tensor<D>,

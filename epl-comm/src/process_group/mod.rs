@@ -54,6 +54,19 @@ use communicator::Communicator;
 /// [`differentiable`](crate::differentiable) and the layouts, [`Copied`](crate::Copied), [`Split`](crate::Split) and
 /// [`Partial`](crate::Partial). The result lies on the tensor's device. A group of one
 /// returns its input.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{ReduceOp, testing::run_ranks};
+///
+/// let maxima = run_ranks(4, |world| {
+///     // Two groups: ranks 0 and 1, ranks 2 and 3.
+///     let pair = world.split("pair", world.rank() / 2, world.rank()).unwrap();
+///     let x = Tensor::<1>::full([1], world.rank() as f32, &Device::flex());
+///     pair.all_reduce(x, ReduceOp::Max).unwrap().into_scalar::<f32>()
+/// });
+/// assert_eq!(maxima, [1.0, 1.0, 3.0, 3.0]);
+/// ```
 #[derive(Clone)]
 pub struct ProcessGroup {
     communicator: Arc<Communicator>,

@@ -47,6 +47,15 @@ pub enum Compared {
 
 /// All differences. Two tensors are in memory at a time.
 ///
+/// ```no_run
+/// use epl_core::checkpoint::{Checkpoint, compare};
+///
+/// for difference in compare(&Checkpoint::open("a/step-10")?, &Checkpoint::open("b/step-10")?)? {
+///     println!("{difference}");
+/// }
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When one of them is damaged.

@@ -19,6 +19,10 @@ use crate::topology::cluster::BatchPart;
 /// ```
 ///
 /// Every row is in exactly one range. With fewer samples than replicas × micro-batches some ranges are empty.
+///
+/// ```
+/// assert_eq!(epl_core::data::cut(7, 2, 3), [[0..2, 2..3, 3..4], [4..5, 5..6, 6..7]]);
+/// ```
 pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Range<usize>>> {
     let share = |replica| BatchShard { replica, replicas, micro_batches, ..BatchShard::whole() };
     (0..replicas).map(|replica| share(replica).rows(samples)).collect()

@@ -100,6 +100,17 @@ fn stand_ins(sizes: &[usize], starts: &[usize], slices: &FileSlices) -> Result<V
 ///
 /// An epoch ends with its last batch, which may be smaller.
 ///
+/// ```
+/// use epl_core::data::{FileSamplerConfig, FileSlices, Sampler, SliceRule};
+///
+/// let slices = FileSlices::new(3, &[1], SliceRule::default())?; // one replica reads all
+/// let sampler = FileSamplerConfig::new(2, 7).with_epochs(1).init(&[3, 1, 2], &slices)?;
+/// let first = sampler.batch(0)?.indices;
+/// assert!(first[0] < 3 && first[1] == 3); // one of the first file, one of the second
+/// assert_eq!(sampler.steps(), Some(3));
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// As the order knows no replica, a run goes on with any number of them, any batch and any division: no sample comes
 /// twice in an epoch. But where `io.drop_last_files` drops other files, it is another order.
 #[derive(Debug)]

@@ -15,6 +15,29 @@ use crate::engine::MicroBatch;
 use crate::error::{Error, Result};
 
 /// What a run trains on: a dataset, a batcher, and a sampler that draws from it. A cheap clone.
+///
+/// ```
+/// use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+/// use burn::tensor::{Device, Tensor};
+/// use epl_core::data::{BatchShard, Loader, ShuffledSampler, TrainData};
+///
+/// #[derive(Clone)]
+/// struct Column;
+///
+/// impl Batcher<f32, Tensor<1>> for Column {
+///     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<1> {
+///         Tensor::from_floats(items.as_slice(), device)
+///     }
+/// }
+///
+/// let numbers: Vec<f32> = (0..100).map(|number| number as f32).collect();
+/// let data = TrainData::new(InMemDataset::new(numbers), Column, ShuffledSampler::new(100, 8, 7)?)?;
+/// // A trainer takes it as it is. In a loop of one's own: the steps of one of two replicas, in two micro-batches.
+/// let mut loader = Loader::start(&data, BatchShard::new(0, 2, 2)?, &Device::flex(), 0)?;
+/// let step = loader.next_step()?;
+/// assert_eq!(step.micro_batches.iter().map(|batch| batch.samples.len()).collect::<Vec<_>>(), [2, 2]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 pub struct TrainData<I, B> {
     source: DataSource<I, B>,
     sampler: Arc<dyn Sampler>,

@@ -10,6 +10,20 @@ use crate::error::{Error, Result};
 ///
 /// Epochs follow each other without a gap: the batch at their border takes the rest of the one and the beginning of
 /// the next, so that every step has the same size. Where the data [ends](Self::with_epochs), the last one is smaller.
+///
+/// ```
+/// use epl_core::data::{Sampler, ShuffledSampler};
+///
+/// let sampler = ShuffledSampler::new(5, 2, 7)?.with_epochs(1)?;
+/// let (mut position, mut sizes) = (0, Vec::new());
+/// while sampler.end().is_none_or(|end| position < end) {
+///     let batch = sampler.batch(position)?;
+///     sizes.push(batch.indices.len());
+///     position = batch.end();
+/// }
+/// assert_eq!(sizes, [2, 2, 1]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ShuffledSampler {
     samples: usize,

@@ -23,6 +23,18 @@ impl<M: Model> Engine<M> {
     /// Over pipeline stages some micro-batches are read ahead, so that a stage runs one while the next stage runs the one
     /// before.
     ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::{Engine, Model, Result, data::{BatchShard, micro_batches}};
+    /// # fn example<M: Model<Batch = Tensor<2>>>(engine: &Engine<M>, rows: &Tensor<2>) -> Result<()> {
+    /// // Rows that every rank has; of a data set `EvaluationLoader` makes such micro-batches.
+    /// let own = micro_batches(rows, BatchShard::of(engine.context(), 1)?, 0)?;
+    /// let report = engine.evaluate(own.into_iter().map(Ok))?;
+    /// println!("{}", report.loss); // over all rows
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the ranks have different numbers of micro-batches, or none, ranks of one replica run other samples, a micro-batch
@@ -66,6 +78,22 @@ impl<M: Model> Engine<M> {
     ///
     /// Parameters are gathered segment by segment, as in training, and stay in the type that they are stored in. A
     /// stand-in is handed out as well: what `end` runs with it takes part in the collectives, and must count for nothing.
+    ///
+    /// ```
+    /// # use burn::tensor::{Tensor, TensorData};
+    /// # use epl_core::{Engine, MicroBatch, Model, Result};
+    /// # fn example<M>(engine: &Engine<M>, own: Vec<MicroBatch<Tensor<2>>>) -> Result<()>
+    /// # where M: Model<Batch = Tensor<2>, Carry = Tensor<2>> {
+    /// let mut outputs: Vec<TensorData> = Vec::new(); // on the ranks of the last stage
+    /// engine.forward(own.into_iter().map(Ok), |_, output, micro_batch| {
+    ///     if !micro_batch.empty {
+    ///         outputs.push(output.into_data());
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

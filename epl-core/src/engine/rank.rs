@@ -26,6 +26,26 @@ use super::micro_batch::MicroBatch;
 /// Runs training steps of one rank's model.
 ///
 /// Every method that says so is a collective: all ranks call it in the same order.
+///
+/// ```
+/// use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::Tensor};
+/// use epl_core::{Config, Engine, Place, WithLoss, launch};
+///
+/// launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+///     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+///     let net = |at: &Place| WithLoss::new(LinearConfig::new(8, 1).init(at), loss);
+///     let mut engine = Engine::build(&epl, net, &SgdConfig::new())?;
+///     let batch = Tensor::<2>::ones([16, 8], epl.place().device()); // each rank runs rows of it
+///     let report = engine.train_batch(&batch, 0.01)?;
+///     assert!(report.loss.is_finite() && engine.steps() == 1); // the same on both
+///     engine.check_replicas()?;
+///     assert_eq!(engine.parameters()?["weight"].shape().to_vec(), [8, 1]);
+///     let trained = engine.inference()?.model; // Burn's `Linear`, whole
+///     assert_eq!(trained.forward(batch.without_autodiff()).dims(), [16, 1]);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 pub struct Engine<M: Model> {
     pub(super) plan: Plan,
     pub(super) context: Context,

@@ -46,6 +46,32 @@ impl<M: Model> Engine<M> {
     /// Writes a checkpoint into a folder, all ranks their parts: [`load`](Self::load) reads it under any layout. One that is
     /// there is replaced once the new one is whole. Collective; all ranks must see the same folder.
     ///
+    /// ```
+    /// # use burn::{nn::{Linear, LinearConfig}, optim::AdamWConfig, tensor::Tensor};
+    /// # use epl_core::{Config, Engine, Epl, Result, WithLoss, checkpoint::Checkpoint, launch};
+    /// # fn build(epl: &Epl) -> Result<Engine<WithLoss<Linear, Tensor<2>>>> {
+    /// #     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+    /// #     Engine::build(epl, |at| WithLoss::new(LinearConfig::new(8, 1).init(at), loss), &AdamWConfig::new())
+    /// # }
+    /// # let folder = tempfile::tempdir().expect("there is room for a folder");
+    /// # let folder = folder.path().join("step-1");
+    /// launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+    ///     let mut engine = build(&epl)?;
+    ///     engine.train_batch(&Tensor::ones([6, 8], epl.place().device()), 0.01)?;
+    ///     engine.save(&folder)
+    /// })?;
+    /// // Three ranks go on.
+    /// launch(&Config::new().with("cluster.ranks", 3)?, |epl| {
+    ///     let mut engine = build(&epl)?;
+    ///     engine.load(&folder)?;
+    ///     assert_eq!(engine.steps(), 1);
+    ///     Ok(())
+    /// })?;
+    /// // No rank at all is needed to look into it.
+    /// assert_eq!(Checkpoint::open(&folder)?.read_whole("model/weight")?.shape().to_vec(), [8, 1]);
+    /// # Ok::<_, epl_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a file cannot be written, on this rank or on another.

@@ -48,6 +48,17 @@ impl<M: Model> Engine<M> {
     /// [`step`](Self::step), which [`apply`](Self::apply) ends. What is dropped instead updates nothing but the running
     /// statistics of layers that keep some. Collective.
     ///
+    /// ```
+    /// # use epl_core::{Engine, MicroBatch, Model, Result};
+    /// # fn example<M: Model>(engine: &mut Engine<M>, own: Vec<MicroBatch<M::Batch>>) -> Result<()> {
+    /// let accumulated = engine.accumulate(own)?;
+    /// if accumulated.report().grad_norm < 100.0 { // the same on every rank
+    ///     engine.apply(accumulated, 0.01)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a collective fails, or ranks of one replica run other samples.

@@ -18,6 +18,17 @@ pub struct Classified {
 impl Classified {
     /// From the logits of all classes. Samples whose target is `ignored`, such as padding, are left out.
     ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use epl_core::evaluate::Classified;
+    ///
+    /// let device = Device::flex();
+    /// let logits = Tensor::<2>::from_floats([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], &device);
+    /// let said = Classified::from_logits(logits, Tensor::<1, Int>::from_ints([1, 2], &device), None)?;
+    /// assert_eq!((said.predicted, said.places), (vec![1, 0], vec![0, 2]));
+    /// # Ok::<_, epl_core::Error>(())
+    /// ```
+    ///
     /// # Shapes
     ///
     /// - logits: `[samples, classes]`

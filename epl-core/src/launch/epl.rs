@@ -27,6 +27,19 @@ use crate::topology::layout::{Arrangement, Layout};
 use crate::topology::scopes::Owners;
 
 /// What a rank knows: its configuration, its context and its device.
+///
+/// ```
+/// use burn::{nn::{Linear, LinearConfig}, tensor::Tensor};
+/// use epl_core::{Config, WithLoss, launch};
+///
+/// let shapes = launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+///     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+///     let built = epl.build(|at| WithLoss::new(LinearConfig::new(8, 2).init(at), loss))?;
+///     Ok((epl.context().world().rank(), built.model().model.weight.dims()))
+/// })?;
+/// assert_eq!(shapes, [(0, [8, 2]), (1, [8, 2])]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Epl {
     config: Config,
@@ -324,6 +337,24 @@ impl Epl {
     }
 
     /// How the scopes in a model lay it out over the ranks; none where it opens no scope. Nothing is drawn.
+    ///
+    /// ```
+    /// use burn::{module::Module, nn::{Linear, LinearConfig}};
+    /// use epl_core::{Config, Place, launch_dry};
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Net { encoder: Linear, decoder: Linear }
+    ///
+    /// let net = |at: &Place| Net {
+    ///     encoder: at.replicate(1, |at| LinearConfig::new(8, 8).init(at)),
+    ///     decoder: at.replicate(1, |at| LinearConfig::new(8, 8).init(at)),
+    /// };
+    /// let (layout, _) = launch_dry(&Config::new().with("cluster.ranks", 4)?, 0, |epl| epl.layout(net))?;
+    /// let layout = layout.expect("it opens scopes");
+    /// assert_eq!((layout.stages(), layout.replicas()), (2, 2));
+    /// println!("{layout}");
+    /// # Ok::<_, epl_core::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -46,6 +46,14 @@ use crate::error::Result;
 /// `epl-launch`, `mpirun` or the like, this process's share of the ranks of all workers: the option
 /// `communication.transport`.
 ///
+/// ```
+/// use epl_core::{Config, launch};
+///
+/// let config = Config::new().with("cluster.ranks", 3)?;
+/// assert_eq!(launch(&config, |epl| Ok(epl.context().world().rank()))?, [0, 1, 2]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// Where the environment asks for the program's plan (`epl plan`), `f` is run as one rank of a world that is only thought of, until it
 /// builds an engine, and nothing is trained.
 ///
@@ -61,6 +69,15 @@ pub fn launch<T: Send>(config: &Config, f: impl Fn(Epl) -> Result<T> + Sync) -> 
 ///
 /// The other ranks are mirrors of it (see [`epl_comm::dry`]): shapes and bytes are right, numbers are not. It needs
 /// the memory of one rank, whatever the size of the world. Nothing is traced.
+///
+/// ```
+/// use epl_core::{Config, launch_dry};
+///
+/// let config = Config::new().with("dist.data_parallel_size", 500)?;
+/// let (shown, _traffic) = launch_dry(&config, 7, |epl| Ok((epl.context().world().rank(), epl.context().replicas())))?;
+/// assert_eq!(shown, (7, 500));
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///

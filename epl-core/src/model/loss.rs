@@ -157,6 +157,19 @@ impl Term {
 }
 
 /// A loss of named terms: loss = Σ coefficient · Σ sum ÷ Σ weight, over all micro-batches and replicas.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::{Loss, LossWeights};
+/// # fn loss(cross_entropy: Tensor<1>, balance: Tensor<1>) -> Loss {
+/// // Two sums, over the tokens and over the sequences that this rank runs; ...
+/// Loss::new().with("cross_entropy", cross_entropy, 1.0).with("balance", balance, 0.01)
+/// # }
+/// # fn weights(tokens: usize, sequences: usize) -> LossWeights {
+/// // ... and how many these are, which `Model::weights` tells of a batch.
+/// LossWeights::new().with("cross_entropy", tokens as f64).with("balance", sequences as f64)
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Loss {
     /// The terms.

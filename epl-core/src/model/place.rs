@@ -350,6 +350,22 @@ impl Place {
     ///
     /// It is drawn whole from (seed, path in the module) and cut at once, by [`shard_range`]. `shape` is the
     /// whole shape. Fans are read from the last two dims, or from the only one.
+    ///
+    /// ```
+    /// use burn::{module::{Module, Param}, nn::Initializer, tensor::Tensor};
+    /// use epl_core::{Axis, Place, testing};
+    ///
+    /// /// A scale of each feature, of which a rank of the tensor axis holds some.
+    /// #[derive(Module, Debug)]
+    /// struct Scale { features: Param<Tensor<1>> }
+    ///
+    /// fn scale(features: usize, place: &Place) -> Scale {
+    ///     Scale { features: place.split_param([features], &[(Axis::Tensor, 0)], Initializer::Ones) }
+    /// }
+    ///
+    /// let held = testing::run((1, 2, 1), |epl| Ok(scale(5, epl.place()).features.dims()));
+    /// assert_eq!(held, [[3], [2]]);
+    /// ```
     pub fn split_param<const D: usize>(
         &self,
         shape: [usize; D],

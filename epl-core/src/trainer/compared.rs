@@ -22,6 +22,11 @@ const STEP: &str = "step";
 /// both names: `terms/NAME`, `metrics/NAME/0`, as in [`TensorBoard`](super::TensorBoard). Where a log goes back to an earlier
 /// step, the run was resumed there, and what it wrote of later steps before is left out.
 ///
+/// ```no_run
+/// epl_core::trainer::plot_runs(&["runs/small", "runs/large"], "valid_loss", "valid_loss.svg")?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When no run is given, one has no log, or its log no such number: those that it has are named; when the new file is not

@@ -25,6 +25,18 @@ static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { are_taken_over: false, 
 ///
 /// One rank that was asked is enough: the ranks agree at the end of every step, and all end after the same one, with
 /// a last evaluation and checkpoint if those are on. A signal leaves the evaluation out.
+///
+/// ```
+/// # use epl_core::{Model, Result, Trainer, data::TrainData};
+/// use std::time::Duration;
+/// use epl_core::StopHandle;
+/// # fn example<M: Model>(trainer: Trainer<M>, data: TrainData<u8, M::Batch>) -> Result<()> where M::Batch: 'static {
+/// // Ends, saved, after the step in which the hour is over.
+/// let trained = trainer.with_stop(StopHandle::after(Duration::from_secs(3600))).fit(&data)?;
+/// # let _ = trained;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct StopHandle {
     requested: Arc<AtomicBool>,

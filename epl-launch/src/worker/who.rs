@@ -67,6 +67,20 @@ pub struct MeetingPoint {
 }
 
 /// One worker: a process that drives one rank or more.
+///
+/// ```
+/// use epl_launch::{Source, Worker};
+///
+/// // As torchrun says it; `Worker::from_environment` reads the environment of the process.
+/// let environment = |name: &str| match name {
+///     "RANK" => Some("1".to_string()),
+///     "WORLD_SIZE" => Some("3".to_string()),
+///     _ => None,
+/// };
+/// let worker = Worker::from_variables(&environment, Some(2))?.expect("it is said");
+/// assert_eq!((worker.source(), worker.world_size(), worker.first_rank()), (Source::Torchrun, 6, 2));
+/// # Ok::<_, epl_launch::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Worker {
     pub(super) workers: usize,

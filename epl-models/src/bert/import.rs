@@ -69,7 +69,8 @@ fn read_shape(json: &JsonConfig, architecture: BertArchitecture) -> Result<BertC
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
+/// of [`t5::load`](crate::t5::load).
 ///
 /// The weights of another head may be left unread; a head that the folder lacks keeps its first values, as when a
 /// published BERT begins to learn a task. [`BertNames::keeps`](huggingface::Names::keeps) tells which.

@@ -15,6 +15,26 @@ use crate::huggingface::{Error, Exported, Result, export};
 /// an engine's [`parameters`](epl_core::Engine::parameters), or those of a [model](epl_core::LaidOutModel::parameters) that was
 /// not trained.
 ///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::decoder::{self, DecoderConfig};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let folder = folder.path().join("small");
+/// let shape = DecoderConfig::new(50).with_d_model(16).with_d_ff(32).with_heads(2).with_layers(2).with_positions(32);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let parameters = epl.build(|at| shape.init(at))?.parameters()?;
+///     decoder::export(&shape, &parameters, &folder)?;
+///
+///     let (stored, shape) = decoder::open(&folder)?;
+///     let built = epl.build(|at| shape.init(at))?;
+///     let built = built.try_map(|model, plan| Ok(decoder::load(model, plan.records(), &stored)?))?;
+///     assert_eq!(built.parameters()?, parameters);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// As [`DecoderConfig::to_huggingface`] and [`export::save`].

@@ -15,6 +15,25 @@ use super::layer::{layer, normal};
 /// A causal decoder: at each position it writes the next token.
 ///
 /// Attention, feed-forward networks and the vocabulary are split over the tensor axis. Made by [`DecoderConfig::init`].
+///
+/// ```
+/// use burn::{data::dataloader::batcher::Batcher, optim::AdamWConfig};
+/// use epl_core::{Config, Engine, MicroBatch, launch};
+/// use epl_models::decoder::{DecoderBatcher, DecoderConfig, DecoderItem};
+///
+/// let shape = DecoderConfig::new(50).with_d_model(16).with_d_ff(32).with_heads(2).with_layers(2).with_positions(32);
+/// launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+///     let mut engine = Engine::build(&epl, |at| shape.init(at), &AdamWConfig::new())?;
+///     // A row of its own on each rank. A `Trainer` gives them out by itself, of a `TrainData` with this batcher.
+///     let rank = epl.context().world().rank();
+///     let row = DecoderItem::new(vec![3, 1, 4, 1, 5 + rank as i64]);
+///     let batch = DecoderBatcher::new(&shape).batch(vec![row], epl.place().device());
+///     let report = engine.step(vec![MicroBatch::new(batch, [rank as u64])], 1e-3)?;
+///     assert!(report.loss.is_finite());
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Decoder {
     /// From tokens to the first hidden states.

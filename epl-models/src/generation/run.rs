@@ -64,6 +64,21 @@ pub trait PromptRows<B> {
 /// sequence says as long as that forward drops no token: an expert that is full with earlier and later tokens of
 /// the sequence is not full here.
 ///
+/// ```
+/// use burn::optim::SgdConfig;
+/// use epl_core::{Config, Engine, launch};
+/// use epl_models::{DecoderConfig, GenerationConfig, generate};
+///
+/// let shape = DecoderConfig::new(50).with_d_model(16).with_d_ff(32).with_heads(2).with_layers(2).with_positions(32);
+/// let config = Config::new().with("cluster.ranks", 2)?.with("dist.tensor_parallel_size", 2)?;
+/// let written = launch(&config, |epl| {
+///     let engine = Engine::build(&epl, |at| shape.init(at), &SgdConfig::new())?;
+///     generate(&engine, &[vec![7, 8, 9], vec![4]], &GenerationConfig::new(5))
+/// })?;
+/// assert!(written[0] == written[1] && written[0].iter().all(|text| text.len() == 5));
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When a prompt has no token, a token of a prompt or of `stop` is not in the vocabulary, a prompt and what may be written

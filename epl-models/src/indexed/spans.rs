@@ -42,6 +42,19 @@ pub struct SpanCorruptionConfig {
 /// target   ⟨0⟩ for inviting ⟨1⟩ last week ⟨eos⟩
 /// ```
 ///
+/// ```
+/// use std::sync::Arc;
+/// use epl_models::indexed::{IndexedCorpus, SpanCorruptionConfig, TokenType, write};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let prefix = folder.path().join("corpus");
+/// // One document of one sequence; or a corpus of `epl-corpus`, or of Megatron-LM.
+/// write(&prefix, TokenType::for_vocabulary(1000), [Ok(vec![(0..100).collect()])])?;
+/// let rows = SpanCorruptionConfig::new(20, 999, 1).init(Arc::new(IndexedCorpus::open(&prefix)?))?;
+/// assert_eq!(rows.lengths(), [19, 5]); // 3 of 20 tokens are cut out, in one span
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// *Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer*, Raffel et al., 2020.
 #[derive(Clone, Debug)]
 pub struct SpanCorruption {

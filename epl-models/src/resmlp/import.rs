@@ -70,7 +70,8 @@ impl ResMlpConfig {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
+/// of [`t5::load`](crate::t5::load).
 ///
 /// A class layer that the folder lacks (`num_classes` 0) keeps its first values; [`open`]'s configuration has 2 classes then, unless
 /// another number is set there.

@@ -61,7 +61,8 @@ fn read_shape(json: &JsonConfig, version: SwinVersion) -> Result<SwinConfig> {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
+/// of [`t5::load`](crate::t5::load).
 ///
 /// A class layer that the folder lacks keeps its first values, as when a published Swin begins to learn other classes.
 ///

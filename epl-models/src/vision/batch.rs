@@ -106,6 +106,15 @@ impl ImageBatch {
 }
 
 /// Makes an [`ImageBatch`] of images: from bytes to numbers from 0 to 1, then `(x − mean) ÷ deviation` by channel.
+///
+/// ```
+/// use burn::{data::dataloader::batcher::Batcher, tensor::Device};
+/// use epl_models::vision::{ImageBatch, ImageBatcher, LabelledImage};
+///
+/// let image = LabelledImage { pixels: vec![128; 8 * 8 * 3], height: 8, width: 8, label: 2 };
+/// let batch: ImageBatch = ImageBatcher::new(10).batch(vec![image; 4], &Device::flex());
+/// assert_eq!((batch.pixels.dims(), batch.host_labels), ([4, 3, 8, 8], vec![2; 4]));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImageBatcher {
     classes: usize,

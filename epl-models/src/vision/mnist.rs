@@ -18,6 +18,14 @@ const CLASSES: usize = 10;
 /// `folder` has `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, and the same of `t10k`, each perhaps packed by gzip, with `.gz`
 /// behind its name.
 ///
+/// ```no_run
+/// use epl_models::vision::{Split, mnist};
+///
+/// let (training, test) = (mnist("data/mnist", Split::Training)?, mnist("data/mnist", Split::Test)?);
+/// assert_eq!((training.classes(), test.size()), (10, [28, 28]));
+/// # Ok::<_, epl_models::vision::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When a file is missing or begins otherwise, has more or fewer bytes than it says, or another class; when there are not as many

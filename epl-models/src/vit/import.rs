@@ -53,7 +53,8 @@ fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
+/// of [`t5::load`](crate::t5::load).
 ///
 /// A class layer that the folder lacks keeps its first values, as when a published ViT begins to learn other classes: those
 /// of a `ViTModel` or an MAE, whose `config.json` says none, are 2 in [`open`]'s configuration, and are to be set there.

@@ -17,6 +17,22 @@ use crate::vision::{ClassLayer, ImageBatch};
 ///
 /// Attention and feed-forward networks are split over the tensor axis. Made by [`ViTConfig::init`],
 /// [`init_split`](ViTConfig::init_split) or [`init_with`](ViTConfig::init_with).
+///
+/// ```
+/// use burn::{optim::AdamWConfig, tensor::Tensor};
+/// use epl_core::{Config, Engine, launch};
+/// use epl_models::{ImageBatch, ViTConfig};
+///
+/// let shape = ViTConfig::new(10).with_image_size(16).with_patch_size(8);
+/// let shape = shape.with_d_model(16).with_d_ff(32).with_heads(2).with_layers(1);
+/// launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+///     let mut engine = Engine::build(&epl, |at| shape.init(at), &AdamWConfig::new())?;
+///     let images = ImageBatch::new(Tensor::ones([4, 3, 16, 16], epl.place().device()), vec![0, 1, 2, 3]);
+///     assert!(engine.train_batch(&images, 1e-3)?.loss.is_finite()); // two of the images on each rank
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct ViT<C> {
     /// From an image to the first hidden states.

@@ -78,6 +78,29 @@ pub struct MultiHeadAttentionConfig {
 /// ([arXiv:1909.08053](https://arxiv.org/abs/1909.08053)). Self- or cross-attention, padding, causal order and
 /// a bias on the scores are chosen by the [`AttentionInput`].
 ///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use epl_core::testing;
+/// use epl_modules::{AttentionCache, AttentionInput, MultiHeadAttentionConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let attention = MultiHeadAttentionConfig::new(16, 4).with_dropout(0.0).init(&epl.place().child("attention"));
+///     let x = Tensor::<1, Int>::arange(0..80, epl.place().device()).float().reshape([1, 5, 16]) / 80.0;
+///     let whole = attention.forward(AttentionInput::self_attention(x.clone()).causal());
+///
+///     // One position after the other, with the keys and values of those before it.
+///     let mut cache = AttentionCache::new();
+///     let mut steps = Vec::new();
+///     for position in 0..5_usize {
+///         let new = AttentionInput::self_attention(x.clone().slice_dim(1, position..position + 1)).causal();
+///         steps.push(attention.forward_cache(new, &mut cache));
+///     }
+///     let steps = Tensor::cat(steps, 1);
+///     assert!(testing::relative_error(&steps.into_data(), &whole.into_data()) < 1e-4);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`MultiHeadAttentionConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

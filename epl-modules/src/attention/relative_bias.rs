@@ -39,6 +39,19 @@ pub struct RelativeBiasConfig {
 /// buckets hold one distance each, the others grow logarithmically. The table is split by heads over the tensor axis.
 /// Its gradient is a sum over all pairs of a bucket: under mixed precision it stays in f32.
 ///
+/// ```
+/// use epl_core::testing;
+/// use epl_modules::RelativeBiasConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let bias = RelativeBiasConfig::new(4).init(&epl.place().child("bias"));
+///     // Of this rank's two heads, for `AttentionInput::with_bias`: all queries; the sixth alone, as with a cache of five keys.
+///     assert_eq!(bias.forward(6, 6, 0).dims(), [1, 2, 6, 6]);
+///     assert_eq!(bias.forward(1, 6, 5).dims(), [1, 2, 1, 6]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`RelativeBiasConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

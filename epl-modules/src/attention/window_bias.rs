@@ -50,6 +50,8 @@ pub struct WindowBiasConfig {
 /// ([arXiv:2111.09883](https://arxiv.org/abs/2111.09883)). Split by heads over the tensor axis; under mixed precision all of it
 /// stays in f32.
 ///
+/// Which windows: the example of [`Windows`].
+///
 /// Should be created with [`WindowBiasConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -67,6 +67,20 @@ pub struct SplitConv2dConfig {
 /// turns a `Split` image into a replicated one, with one all-reduce, after which the replicated bias is added once.
 /// Channels that do not divide are cut by [`shard_range`](epl_comm::shard_range), as evenly as possible.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::{ChannelCut, SplitConv2dConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let first = SplitConv2dConfig::new([3, 6], [3, 3]).init(&epl.place().child("first"));
+///     let second = SplitConv2dConfig::new([6, 4], [1, 1]).with_cut(ChannelCut::Input).init(&epl.place().child("second"));
+///     let hidden = first.forward(Tensor::<4>::ones([1, 3, 8, 8], epl.place().device())); // three of the six channels
+///     assert_eq!(second.forward(hidden).dims(), [1, 4, 6, 6]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`SplitConv2dConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

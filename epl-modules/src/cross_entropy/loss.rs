@@ -37,6 +37,22 @@ pub struct SplitCrossEntropyConfig {
 /// the engine, which reads the loss in any case, then looks at the targets and refuses the step or the evaluation, also
 /// under mixed precision; on pipeline stages, those of the stage that has the loss. In a loop of one's own a loss that is NaN must not be trained on.
 ///
+/// ```
+/// use burn::tensor::{Int, Tensor};
+/// use epl_comm::sliced;
+/// use epl_core::testing;
+/// use epl_modules::SplitCrossEntropyConfig;
+///
+/// let losses = testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let logits = sliced(Tensor::<2>::zeros([3, 4], device), 1, epl.context().tensor());
+///     let targets = Tensor::<1, Int>::from_ints([0, 3, -100], device); // the last row does not count
+///     let sum = SplitCrossEntropyConfig::new().init(epl.context()).forward(logits, targets);
+///     Ok(sum.into_scalar::<f32>() / 2.0)
+/// });
+/// assert!(losses.iter().all(|loss| (loss - 4_f32.ln()).abs() < 1e-5));
+/// ```
+///
 /// Should be created with [`SplitCrossEntropyConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

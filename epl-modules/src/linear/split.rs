@@ -49,6 +49,8 @@ pub struct SplitLinearConfig {
 /// tensor into a replicated one, with one all-reduce. A row split's bias is replicated and added after the
 /// reduction. Sizes that do not divide are cut by [`shard_range`](epl_comm::shard_range), as evenly as possible.
 ///
+/// The example of [the crate](crate) has both cuts.
+///
 /// Should be created with [`SplitLinearConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -34,6 +34,26 @@ use crate::placement::check_enough;
 /// Two metrics are summed over the decisions of each step: `PATH.tokens_per_expert`, which counts what each expert took, and
 /// `PATH.dropped_tokens`, which counts choices that found their expert full.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::{Gate, MoeConfig};
+/// # use epl_core::Pass;
+///
+/// // Two replicas, each with a sequence of its own and two of the four experts.
+/// testing::run((2, 1, 2), |epl| {
+///     let moe = MoeConfig::new(8, 16, 4).with_gate(Gate::Top2).init(&epl.place().child("moe"));
+///     let x = Tensor::<3>::ones([1, 6, 8], epl.place().device());
+/// #   let sample = epl.context().data().rank() as u64;
+/// #   epl.context().begin(Pass { step: 0, training: true, samples: [sample].into(), empty: false });
+///     let (hidden, losses) = moe.forward(x, None).into_parts();
+///     assert_eq!(hidden.dims(), [1, 6, 8]);
+///     // Terms of the loss, of which each weighs the number of sequences.
+///     assert_eq!((losses.auxiliary.dims(), losses.z.dims()), ([1], [1]));
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`MoeConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -11,6 +11,37 @@
 //! Where Burn's `init` takes nothing, as `DropoutConfig::new(0.1).init()`, it takes nothing here: a layer that draws finds
 //! its place by the closure that makes the model ([`Place::current`](epl_core::Place::current)).
 //!
+//! ```
+//! use burn::{module::Module, tensor::{Tensor, activation::relu}};
+//! use epl_core::{Place, testing};
+//! use epl_modules::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
+//!
+//! #[derive(Module, Debug)]
+//! struct Net { hidden: Linear, norm: BatchNorm, dropout: Dropout, output: Linear }
+//!
+//! impl Net {
+//!     fn new(at: &Place) -> Self {
+//!         Self {
+//!             hidden: LinearConfig::new(8, 32).init(at),
+//!             norm: BatchNormConfig::new(32).init(at),
+//!             dropout: DropoutConfig::new(0.1).init(),
+//!             output: LinearConfig::new(32, 2).init(at),
+//!         }
+//!     }
+//!
+//!     fn forward(&self, rows: Tensor<2>) -> Tensor<2> {
+//!         self.output.forward(self.dropout.forward(relu(self.norm.forward(self.hidden.forward(rows)))))
+//!     }
+//! }
+//!
+//! // Of both linear layers each of two ranks holds half of the columns.
+//! testing::run((1, 2, 1), |epl| {
+//!     let net = epl.place().enter(Net::new); // as `Epl::build` and `Engine::build` do
+//!     assert_eq!(net.forward(Tensor::ones([4, 8], epl.place().device())).dims(), [4, 2]);
+//!     Ok(())
+//! });
+//! ```
+//!
 //! On one rank the layers compute Burn's numbers, and load Burn's records. Replicas compute what one rank with the rows of all
 //! would: masks and noise belong to samples, and a [`BatchNorm`] takes its statistics over all replicas. On a tensor axis of
 //! several ranks, by [`Place::split`](epl_core::Place::split) or `dist.tensor_parallel_size`, what can be cut is, with whole

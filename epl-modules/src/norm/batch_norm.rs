@@ -78,6 +78,23 @@ pub struct SyncBatchNormConfig {
 /// - **Recomputation** runs a forward twice: the second time it gets the moments of the first run, asks no other rank,
 ///   and updates nothing.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::{Pass, testing};
+/// use epl_modules::SyncBatchNormConfig;
+///
+/// // Two replicas, with one row each.
+/// let rows = testing::run((2, 1, 1), |epl| {
+///     let norm = SyncBatchNormConfig::new(1).init(epl.place());
+///     let sample = epl.context().data().rank() as u64;
+///     let x = Tensor::<2>::full([1, 1], sample as f32, epl.place().device());
+///     // What an engine does before each forward.
+///     epl.context().begin(Pass { step: 0, training: true, samples: [sample].into(), empty: false });
+///     Ok(norm.forward(x).into_scalar::<f32>())
+/// });
+/// assert!((rows[0] + 1.0).abs() < 1e-3 && (rows[1] - 1.0).abs() < 1e-3); // of mean 0.5 and deviation 0.5
+/// ```
+///
 /// Should be created with [`SyncBatchNormConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -40,6 +40,20 @@ pub struct LayerNormConfig {
 ///
 /// See [Layer normalization](https://arxiv.org/abs/1607.06450).
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::LayerNormConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let norm = LayerNormConfig::new(3).init(epl.place());
+///     let x = Tensor::<2>::from_floats([[1.0, 2.0, 3.0]], epl.place().device());
+///     let y: Vec<f32> = norm.forward(x).into_data().iter().collect();
+///     assert!((y[0] + 1.2247).abs() < 1e-3 && y[1].abs() < 1e-5 && (y[2] - 1.2247).abs() < 1e-3);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`LayerNormConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -37,6 +37,8 @@ pub struct RmsNormConfig {
 ///
 /// See [Root mean square layer normalization](https://arxiv.org/abs/1910.07467); it is also T5's layer norm.
 ///
+/// Made and applied as [`LayerNorm`](crate::LayerNorm), whose page has an example.
+///
 /// Should be created with [`RmsNormConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -19,6 +19,21 @@ use crate::moe::RouterLosses;
 /// ([arXiv:2002.04745](https://arxiv.org/abs/2002.04745)). Heads and hidden features are split over the tensor axis,
 /// experts over the expert axis; norms are replicated.
 ///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::{NormKind, TransformerInput, TransformerLayerConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let shape = TransformerLayerConfig::new(16, 4, 64).with_norm(NormKind::RmsNorm).with_bias(false);
+///     let layer = shape.init(&epl.place().child("layer")); // of two heads and 32 hidden features on each rank
+///     let hidden = Tensor::<3>::ones([2, 5, 16], epl.place().device());
+///     let output = layer.forward(TransformerInput::new(hidden).causal());
+///     assert!(output.hidden.dims() == [2, 5, 16] && output.losses.is_none()); // there are no experts
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`TransformerLayerConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

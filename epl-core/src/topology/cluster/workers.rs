@@ -25,6 +25,15 @@ pub struct DeviceSlot {
 /// ```
 ///
 /// Several workers may share a host ([`with_hosts`](Self::with_hosts)); if nothing is said, each is on one of its own.
+///
+/// ```
+/// use epl_core::Cluster;
+///
+/// // Four workers of two ranks, two on each host.
+/// let cluster = Cluster::new(vec![2; 4], 0)?.with_hosts(vec![0, 0, 2, 2])?;
+/// assert_eq!((cluster.world_size(), cluster.host_num(), cluster.ranks_of(3)), (8, 2, 6..8));
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     local_ranks: Vec<usize>,

@@ -20,6 +20,16 @@ impl Vocabulary {
     ///
     /// There are fewer pieces than `size` if the texts have no more words and endings.
     ///
+    /// ```
+    /// use epl_models::squad::{Vocabulary, WordPiece};
+    ///
+    /// let pieces = WordPiece::new(Vocabulary::learn(["the cat sat on the mat"], 60)?)?;
+    /// let cut = pieces.encode("The cats")?;
+    /// let cut: Vec<_> = cut.ids().iter().filter_map(|id| pieces.piece(*id)).collect();
+    /// assert_eq!(cut, ["the", "cat", "##s"]);
+    /// # Ok::<_, epl_models::squad::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoText`] if the texts have no character, [`Error::Vocabulary`] if the characters alone are more than
     /// `size`.

@@ -8,6 +8,12 @@
 ///
 /// The substitutions are those of regular expressions: from left to right, never looking at a character twice. That
 /// is why in `a..b` only some of the stops are treated by one rule.
+///
+/// ```
+/// use epl_models::text::bleu::tokenize_13a;
+///
+/// assert_eq!(tokenize_13a("It's 3.5 m, isn't it?"), ["It's", "3.5", "m", ",", "isn't", "it", "?"]);
+/// ```
 pub fn tokenize_13a(text: &str) -> Vec<String> {
     let text = text.trim_end_matches(is_space);
     let text = text.replace("<skipped>", "").replace("-\n", "").replace('\n', " ");

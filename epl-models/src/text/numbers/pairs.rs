@@ -16,6 +16,15 @@ use crate::text::{Error, Pair, Result};
 /// - *Training*: drawn from all others. Nine tenths of all numbers have six digits, so uniform draws would hardly
 ///   ever show *seventeen* alone; the share [`by_length`](Self::by_length) of the items therefore first draws the
 ///   number of digits, one to six, then a number with as many. The rest is drawn uniformly. A number may come twice.
+///
+/// ```
+/// use epl_models::text::NumberPairsConfig;
+///
+/// let split = NumberPairsConfig::new().with_training(1000).with_held_out(50).init()?;
+/// assert_eq!((split.training.numbers().len(), split.held_out.numbers().len()), (1000, 50));
+/// assert!(split.held_out.numbers().iter().all(|number| !split.training.numbers().contains(number)));
+/// # Ok::<_, epl_models::text::Error>(())
+/// ```
 #[derive(Config, Debug, PartialEq)]
 pub struct NumberPairsConfig {
     /// Training items.

@@ -10,6 +10,14 @@ impl Tokenizer {
     /// It is the byte-pair model without a merge, so the file has the same form. The order of the texts does not
     /// matter.
     ///
+    /// ```
+    /// use epl_models::text::Tokenizer;
+    ///
+    /// let tokenizer = Tokenizer::characters(["on", "no"].into_iter())?;
+    /// assert_eq!(tokenizer.decode(&tokenizer.encode("noon")?)?, "noon");
+    /// # Ok::<_, epl_models::text::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoText`](crate::text::Error::NoText) if there is no character.
     pub fn characters<S: AsRef<str> + Send>(texts: impl Iterator<Item = S> + Send) -> Result<Self> {
