@@ -7,7 +7,7 @@
 //! that are described.
 //!
 //! ```text
-//! cargo bench --bench bookkeeping [-- RUNS]
+//! cargo bench --bench bookkeeping [-- RUNS [SEGMENTS]]        # with SEGMENTS the search of so many alone
 //! ```
 
 use std::time::{Duration, Instant};
@@ -189,7 +189,11 @@ fn sweep(what: &str, runs: usize, sizes: &[usize], of: impl Fn(usize) -> Size) -
 
 fn main() -> epl::Result<()> {
     // `cargo bench` passes `--bench`.
-    let runs = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(5_usize).max(1);
+    let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
+    let runs = numbers.first().copied().unwrap_or(5).max(1);
+    if let Some(segments) = numbers.get(1) {
+        return sweep_search(runs, &[*segments]);
+    }
     sweep_search(runs, &[100, 1_000, 10_000])?;
     sweep("parameters", runs, &[100, 1_000, 10_000], |parameters| Size { parameters, segments: 10, ranks: 4 })?;
     sweep("segments", runs, &[10, 100, 1_000], |segments| Size { parameters: 2_000, segments, ranks: 4 })?;

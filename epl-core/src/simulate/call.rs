@@ -84,7 +84,7 @@ impl fmt::Display for Members {
 }
 
 /// One collective of one rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Called {
     /// Over whom.
     pub over: Members,

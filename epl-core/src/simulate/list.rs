@@ -1,11 +1,14 @@
 //! The list of a step while it grows.
 
+use std::sync::Arc;
+
 use burn::tensor::DType;
 use epl_comm::Operation;
+use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
 
-/// One thing that a rank does.
+/// One thing that a rank does. Most of a long list are runs, which need less room than a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A segment runs for one micro-batch.
@@ -18,9 +21,9 @@ pub enum Op {
         segment: usize,
     },
     /// The rank takes part in a collective, and waits for it.
-    Call(Called),
+    Call(Arc<Called>),
     /// A collective is started, and goes on beside the rank.
-    Start(Purpose, Called),
+    Start(Purpose, Arc<Called>),
     /// The rank waits for what was started at this place of the list.
     Await(usize),
     /// The optimizer updates what this rank updates of a unit; none: all that lies in the model.
@@ -64,30 +67,48 @@ impl RunKind {
 
 /// What a rank does, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct OpList(pub Vec<Op>);
+pub(super) struct OpList {
+    pub list: Vec<Op>,
+    /// Each micro-batch makes the same few calls.
+    known: FxHashMap<Called, Arc<Called>>,
+}
 
 impl OpList {
     /// An empty one with room for so many.
     pub fn with_room(count: usize) -> Self {
-        Self(Vec::with_capacity(count))
+        Self { list: Vec::with_capacity(count), known: FxHashMap::default() }
+    }
+
+    fn known(&mut self, call: Called) -> Arc<Called> {
+        if let Some(known) = self.known.get(&call) {
+            return known.clone();
+        }
+        let known = Arc::new(call.clone());
+        self.known.insert(call, known.clone());
+        known
     }
 
     pub fn call(&mut self, over: Members, operation: Operation, dtype: DType, elements: usize) {
-        self.0.push(Op::Call(Called { over, operation, dtype, elements }));
+        let call = self.known(Called { over, operation, dtype, elements });
+        self.list.push(Op::Call(call));
     }
 
     /// Returns its place, to be waited for.
     pub fn start(&mut self, purpose: Purpose, call: Called) -> usize {
-        self.0.push(Op::Start(purpose, call));
-        self.0.len() - 1
+        let call = self.known(call);
+        self.list.push(Op::Start(purpose, call));
+        self.list.len() - 1
     }
 
     pub fn wait(&mut self, start: usize) {
-        self.0.push(Op::Await(start));
+        self.list.push(Op::Await(start));
     }
 
     pub fn run(&mut self, kind: RunKind, micro_batch: usize, segment: usize, calls: &[Called]) {
-        self.0.push(Op::Run { kind, micro_batch, segment });
-        self.0.extend(calls.iter().cloned().map(Op::Call));
+        self.list.push(Op::Run { kind, micro_batch, segment });
+        for call in calls {
+            let call = self.known(call.clone());
+            self.list.push(Op::Call(call));
+        }
     }
 }

@@ -60,19 +60,22 @@ impl StepProgram {
         }
         step.end();
         step.update();
-        Ok(Self { ops: step.ops.0 })
+        Ok(Self { ops: step.ops.list })
     }
 
-    /// About how long the list will be: runs of segments, and their calls.
+    /// About how long the list will be: runs of segments with their calls, and what is gathered for them; what stages send each
+    /// other; what is reduced and updated.
     fn about(plan: &Plan, shapes: &StepShapes, actions: &[Action]) -> usize {
+        let gathers = if plan.params.gathers() { 2 } else { 0 };
         let of = |action: &Action| {
             let calls = segments(plan, action).map(|segment| {
                 let calls = shapes.calls(action.micro_batch, segment);
-                2 + calls.forward.len().max(calls.backward.len())
+                2 + gathers + calls.forward.len().max(calls.backward.len())
             });
-            calls.sum::<usize>() + 4
+            calls.sum::<usize>() + 12
         };
-        actions.iter().map(of).sum::<usize>() + 4 * plan.params.buckets.len()
+        let updates = 2 * plan.params.trained().count();
+        actions.iter().map(of).sum::<usize>() + 4 * plan.params.buckets.len() + updates
     }
 }
 
@@ -214,10 +217,10 @@ impl Step<'_> {
     fn update(&mut self) {
         let table = &self.plan.params;
         if table.trained().any(|unit| unit.residency.update == Form::Model) {
-            self.ops.0.push(Op::Update(None));
+            self.ops.list.push(Op::Update(None));
         }
         for (number, unit) in table.trained().enumerate().filter(|(_, unit)| unit.residency.update.flat().is_some()) {
-            self.ops.0.push(Op::Update(Some(number)));
+            self.ops.list.push(Op::Update(Some(number)));
             if !unit.residency.is_sharded() && !unit.shards.is_empty() {
                 self.ops.call(Members::Gather(unit.axis), Operation::AllGather, unit.dtype, unit.sent);
             }

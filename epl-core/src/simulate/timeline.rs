@@ -9,6 +9,8 @@
 //! A blocking call begins when its last member has come. What a stage sends goes on its way at once; whoever receives it waits
 //! for its end.
 
+use std::sync::Arc;
+
 use epl_comm::Operation;
 use rustc_hash::FxHashMap;
 
@@ -64,7 +66,7 @@ impl StepTimeline {
 /// One call of a group.
 struct Meeting {
     /// The largest of the calls that its members make.
-    call: Called,
+    call: Arc<Called>,
     /// How many have come, and when the last one did.
     came: usize,
     latest: f64,
@@ -89,7 +91,7 @@ struct RankState {
     /// Its few groups, by their numbers, and how many calls it has made in each.
     groups: Vec<(Members, At)>,
     /// The calls that were started, by their places in the program, until they are waited for.
-    started: Vec<Option<At>>,
+    started: FxHashMap<usize, At>,
     /// The call in which it waits.
     waits: Option<At>,
 }
@@ -108,11 +110,8 @@ pub fn simulate_step(
     members: &impl Fn(usize, &Members) -> Vec<usize>,
     costs: &impl Costs,
 ) -> Result<StepTimeline> {
-    let begin = |program: &StepProgram| RankState {
-        done: Vec::with_capacity(program.ops.len()),
-        started: vec![None; program.ops.len()],
-        ..RankState::default()
-    };
+    let begin =
+        |program: &StepProgram| RankState { done: Vec::with_capacity(program.ops.len()), ..RankState::default() };
     let ranks = programs.iter().map(begin).collect();
     let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: FxHashMap::default() };
     loop {
@@ -170,18 +169,18 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             Op::Start(purpose, call) => {
                 let started = begin + self.costs.start(rank, *purpose, call);
                 let at = self.come(rank, call, Some(started))?;
-                self.ranks[rank].started[index] = Some(at);
+                self.ranks[rank].started.insert(index, at);
                 Some(started)
             }
             Op::Await(start) => {
-                let at = self.ranks[rank].started.get(*start).copied().flatten().ok_or_else(|| {
+                let at = self.ranks[rank].started.get(start).copied().ok_or_else(|| {
                     Error::invalid(format!(
                         "operation {index} of rank {rank} waits for {start}, which was not started, or was waited for already"
                     ))
                 })?;
                 let end = self.end_of(at).map(|end| end.max(begin));
                 if end.is_some() {
-                    self.ranks[rank].started[*start] = None;
+                    self.ranks[rank].started.remove(start);
                 }
                 end
             }
@@ -214,7 +213,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
     }
 
     /// A rank comes to its next call of a group, now or when it has started it.
-    fn come(&mut self, rank: usize, call: &Called, started: Option<f64>) -> Result<At> {
+    fn come(&mut self, rank: usize, call: &Arc<Called>, started: Option<f64>) -> Result<At> {
         let now = started.unwrap_or(self.ranks[rank].clock);
         let (number, at) = self.next_call(rank, &call.over);
         let Group { members, meetings } = &mut self.groups[number];
@@ -297,16 +296,16 @@ mod tests {
     #[test]
     fn a_blocking_call_begins_when_the_last_has_come_and_a_started_one_goes_on_beside() {
         let sum = || called(Members::World, Operation::AllReduce(ReduceOp::Sum));
-        let blocking = || vec![run(0), Op::Call(sum()), Op::Update(None)];
+        let blocking = || vec![run(0), Op::Call(sum().into()), Op::Update(None)];
         let timeline = simulated([blocking(), blocking()]).unwrap();
         assert_eq!(times(&timeline, 0), [(0.0, 1.0), (1.0, 6.0), (6.0, 6.5)]);
         assert_eq!(times(&timeline, 1), [(0.0, 2.0), (2.0, 6.0), (6.0, 6.5)]);
         // Two started ones of a group go one after the other.
         let started = || {
             vec![
-                Op::Start(Purpose::Bucket(0), sum()),
+                Op::Start(Purpose::Bucket(0), sum().into()),
                 run(0),
-                Op::Start(Purpose::Bucket(0), sum()),
+                Op::Start(Purpose::Bucket(0), sum().into()),
                 Op::Await(0),
                 Op::Await(2),
             ]
@@ -319,8 +318,8 @@ mod tests {
     #[test]
     fn what_is_sent_goes_on_its_way_before_it_is_wanted() {
         let link = |operation| called(Members::Link { from: 0, to: 1 }, operation);
-        let sender = vec![run(0), Op::Start(Purpose::Parcel, link(Operation::Send)), run(4), Op::Await(1)];
-        let receiver = |segment| vec![run(segment), Op::Call(link(Operation::Receive))];
+        let sender = vec![run(0), Op::Start(Purpose::Parcel, link(Operation::Send).into()), run(4), Op::Await(1)];
+        let receiver = |segment| vec![run(segment), Op::Call(link(Operation::Receive).into())];
         let early = simulated([sender.clone(), receiver(0)]).unwrap();
         assert_eq!(times(&early, 0)[3], (6.0, 6.0));
         assert_eq!(times(&early, 1), [(0.0, 2.0), (2.0, 5.0)]);
@@ -332,22 +331,23 @@ mod tests {
     fn the_largest_call_of_a_group_counts_and_different_ones_are_refused() {
         let gather = |elements| Called { elements, ..called(Members::World, Operation::AllGather) };
         for elements in [[4, 9], [9, 4]] {
-            let timeline = simulated(elements.map(|elements| vec![Op::Call(gather(elements))])).unwrap();
+            let timeline = simulated(elements.map(|elements| vec![Op::Call(gather(elements).into())])).unwrap();
             assert_eq!(timeline.makespan(), 9.0);
         }
         let other = called(Members::World, Operation::Barrier);
-        let error = simulated([vec![Op::Call(gather(4))], vec![Op::Call(other)]]).unwrap_err().to_string();
+        let error =
+            simulated([vec![Op::Call(gather(4).into())], vec![Op::Call(other.into())]]).unwrap_err().to_string();
         assert!(error.contains("rank 1 makes barrier") && error.contains("another member all_gather"), "{error}");
         let error = simulated([vec![Op::Await(3)], vec![]]).unwrap_err().to_string();
         assert!(error.contains("operation 0 of rank 0 waits for 3"), "{error}");
         let sum = |elements| Called { elements, ..called(Members::World, Operation::AllReduce(ReduceOp::Sum)) };
-        let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements))])).unwrap_err().to_string();
+        let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements).into())])).unwrap_err().to_string();
         assert!(error.contains("of 9 i8") && error.contains("of 4 i8"), "{error}");
     }
 
     #[test]
     fn ranks_that_wait_for_ever_are_named() {
-        let call = |over| Op::Call(called(over, Operation::Barrier));
+        let call = |over| Op::Call(called(over, Operation::Barrier).into());
         let error = simulated([vec![call(Members::World)], vec![call(Members::Stages)]]).unwrap_err().to_string();
         assert!(error.contains("rank 0 waits in operation 0") && error.contains("rank 1 waits"), "{error}");
     }
