@@ -366,9 +366,10 @@ impl<'a, M: Model> Trainer<'a, M> {
         if let Some(out) = &self.config.out {
             // The log first: a resumed curve reads it once it is cut.
             let metrics = out.join("metrics.jsonl");
-            hooks.push(Box::new(MetricsLog::new(&metrics)));
+            hooks.push(Box::new(MetricsLog::new(&metrics).replacing(self.config.replace)));
             if self.config.tensorboard {
-                hooks.push(Box::new(TensorBoard::new(out.join("tensorboard"))));
+                let board = TensorBoard::new(out.join("tensorboard"));
+                hooks.push(Box::new(board.replacing(self.config.replace)));
             }
             hooks.push(Box::new(Curve::new(out.join("loss.svg")).with_history(metrics)));
         }
