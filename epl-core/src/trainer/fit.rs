@@ -129,7 +129,7 @@ impl<'a, M: Model> Trainer<'a, M> {
         let trainer = Self::new(engine, settings, LrSchedule::from_config(&config.schedule)?);
         let mut kept = config.clone();
         // A folder may be moved, and a run that goes on is the same run.
-        (kept.train.out, kept.train.resume) = (String::new(), ResumeMode::Never);
+        (kept.train.out, kept.train.resume, kept.train.resume_step) = (String::new(), ResumeMode::Never, None);
         Self { slices_files: config.io.slicing, said_rate: config.said_rate(), ..trainer }.with_run_config(&kept)
     }
 
