@@ -205,14 +205,15 @@ mod tests {
         let run = tempfile::tempdir().expect("a folder for a moment");
         let (gone, damaged) = (run.path().join("step-1"), run.path().join("step-2"));
         std::fs::create_dir(&damaged).expect("a folder can be made");
+        let both = [gone.clone(), damaged];
         let (verify, list) = (
             |found: &[PathBuf], out: &mut Vec<u8>| verify_all(found, out),
             |found: &[PathBuf], out: &mut Vec<u8>| list_all(found, false, out),
         );
         for all in [&verify as &dyn Fn(&[PathBuf], &mut Vec<u8>) -> Result<bool, Failure>, &list] {
             let mut out = Vec::new();
-            assert!(all(&[gone.clone()], &mut out).expect("it can write") && out.is_empty());
-            assert!(!all(&[gone.clone(), damaged.clone()], &mut out).expect("it can write"));
+            assert!(all(std::slice::from_ref(&gone), &mut out).expect("it can write") && out.is_empty());
+            assert!(!all(&both, &mut out).expect("it can write"));
             let text = String::from_utf8(out).expect("a text");
             assert!(text.contains("step-2") && !text.contains("step-1"), "{text}");
         }
