@@ -136,9 +136,9 @@ fn refuse(config: &Config) -> Result<()> {
             format!("io.slicing, unbalanced_io_slicing, drop_last_files, num_workers, prefetch: how data is read {LEARNER_SAYS}"),
         ),
         (
-            (config.train.tensorboard, &config.train.out, config.train.resume, config.train.keep_last)
-                != (false, &default.train.out, default.train.resume, default.train.keep_last),
-            format!("train.tensorboard, out, resume, keep_last: what is written and gone on from {LEARNER_SAYS}"),
+            (config.train.tensorboard, &config.train.out, config.train.resume, config.train.resume_step, config.train.keep_last)
+                != (false, &default.train.out, default.train.resume, None, default.train.keep_last),
+            format!("train.tensorboard, out, resume, resume_step, keep_last: what is written and gone on from {LEARNER_SAYS}"),
         ),
         (
             config.profile.segments,

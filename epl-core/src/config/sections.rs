@@ -319,7 +319,7 @@ options! {
         eval_every: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Save after every so many steps; none: only at the end.
         save_every: Option<usize> = None, MAYBE_COUNT, Implemented;
-        /// How many of the last checkpoints are kept.
+        /// How many of the last checkpoints are kept, up to the one just saved.
         keep_last: usize = 2, COUNT, Implemented;
         /// The folder of the run, with its checkpoints, `metrics.jsonl` and `loss.svg`; of several hosts one that all see. Empty:
         /// nothing is written, unless the program names a folder.
@@ -327,6 +327,9 @@ options! {
         /// Whether the run goes on from the latest checkpoint in its folder: never; auto, if there is one; latest, and without one
         /// it ends with an error.
         resume: ResumeMode = ResumeMode::Never, ValueKind::Choice(ResumeMode::WORDS), Implemented;
+        /// With train.resume = latest: the run goes back to the checkpoint of this step, which is the latest from then on, and
+        /// later ones are removed as the run comes by. none: to the latest.
+        resume_step: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Write each step's numbers as events of TensorBoard, too: into the folder `tensorboard` of the run.
         tensorboard: bool = false, ValueKind::Switch, Implemented;
     }

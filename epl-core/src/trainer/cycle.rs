@@ -45,6 +45,7 @@ impl<M: Model> Cycle<'_, '_, M> {
             ended = std::mem::replace(&mut ended, Ok(())).and(hook.after_run(run));
             Ok(())
         })?;
+        self.tell_warnings()?;
         ended.map(|()| self.run)
     }
 
@@ -100,9 +101,8 @@ impl<M: Model> Cycle<'_, '_, M> {
     /// an evaluation that fails loses nothing.
     fn serve(&mut self) -> Result<()> {
         loop {
-            if let Some(warning) = self.run.take_warning() {
-                self.tell(|hook, run| hook.after_warning(run, &warning))?;
-            } else if let Some(failed) = self.run.take_failed_save() {
+            self.tell_warnings()?;
+            if let Some(failed) = self.run.take_failed_save() {
                 self.tell(|hook, run| hook.after_failed_save(run, &failed))?;
             } else if self.run.take_save() {
                 self.save()?;
@@ -112,6 +112,13 @@ impl<M: Model> Cycle<'_, '_, M> {
                 return Ok(());
             }
         }
+    }
+
+    fn tell_warnings(&mut self) -> Result<()> {
+        while let Some(warning) = self.run.take_warning() {
+            self.tell(|hook, run| hook.after_warning(run, &warning))?;
+        }
+        Ok(())
     }
 
     fn save(&mut self) -> Result<()> {

@@ -129,7 +129,7 @@ impl<'a, M: Model> Trainer<'a, M> {
         let trainer = Self::new(engine, settings, LrSchedule::from_config(&config.schedule)?);
         let mut kept = config.clone();
         // A folder may be moved, and a run that goes on is the same run.
-        (kept.train.out, kept.train.resume) = (String::new(), ResumeMode::Never);
+        (kept.train.out, kept.train.resume, kept.train.resume_step) = (String::new(), ResumeMode::Never, None);
         Self { slices_files: config.io.slicing, said_rate: config.said_rate(), ..trainer }.with_run_config(&kept)
     }
 
@@ -366,9 +366,10 @@ impl<'a, M: Model> Trainer<'a, M> {
         if let Some(out) = &self.config.out {
             // The log first: a resumed curve reads it once it is cut.
             let metrics = out.join("metrics.jsonl");
-            hooks.push(Box::new(MetricsLog::new(&metrics)));
+            hooks.push(Box::new(MetricsLog::new(&metrics).replacing(self.config.replace)));
             if self.config.tensorboard {
-                hooks.push(Box::new(TensorBoard::new(out.join("tensorboard"))));
+                let board = TensorBoard::new(out.join("tensorboard"));
+                hooks.push(Box::new(board.replacing(self.config.replace)));
             }
             hooks.push(Box::new(Curve::new(out.join("loss.svg")).with_history(metrics)));
         }

@@ -14,6 +14,15 @@ use crate::error::{Error, Result};
 ///
 /// When the file cannot be read, or another line is not an object: it is no file of ours.
 pub fn read(path: &Path) -> Result<Vec<Map<String, Value>>> {
+    read_to(path, |_| false)
+}
+
+/// The same up to the first object that is the last one to be read: what follows may be anything.
+///
+/// # Errors
+///
+/// As [`read`], of a line up to there.
+pub fn read_to(path: &Path, is_last: impl Fn(&Map<String, Value>) -> bool) -> Result<Vec<Map<String, Value>>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -27,7 +36,13 @@ pub fn read(path: &Path) -> Result<Vec<Map<String, Value>>> {
             return Err(Error::file(path, format!("line {number} is not a JSON object: {cause}")));
         }
         match serde_json::from_slice(&line) {
-            Ok(object) => objects.push(object),
+            Ok(object) => {
+                let ends = is_last(&object);
+                objects.push(object);
+                if ends {
+                    break;
+                }
+            }
             Err(cause) => broken = Some((number + 1, cause)),
         }
     }

@@ -1,5 +1,7 @@
 //! A run as its hooks see it: where it stands, and what they may ask of it.
 
+use std::collections::VecDeque;
+
 use epl_comm::ReduceOp;
 use serde::Serialize;
 use serde_json::Value;
@@ -28,8 +30,10 @@ pub struct Run<M: Model> {
     saved_at: Option<u64>,
     /// The last one that could not be written, and whether that is still to be told.
     failed_save: (Option<FailedSave>, bool),
-    /// The last warning, and whether it is still to be told.
-    warning: (Option<String>, bool),
+    /// The last warning, told or not.
+    warning: Option<String>,
+    /// Those that are still to be told.
+    untold: VecDeque<String>,
     /// The position at which the data ends.
     data_end: Option<u64>,
     asked: Asked,
@@ -72,7 +76,8 @@ impl<M: Model> Run<M> {
             evaluation: None,
             saved_at: None,
             failed_save: (None, false),
-            warning: (None, false),
+            warning: None,
+            untold: VecDeque::new(),
             data_end: None,
             asked: Asked::default(),
             ending: Ending::No,
@@ -330,18 +335,17 @@ impl<M: Model> Run<M> {
     /// Goes on where a file cannot be written, such as on a full disk: what is not lost by that is told as a warning. A
     /// fault that lasts is told once.
     pub fn forgive(&mut self, written: Result<()>) {
-        let warning = written.err().map(|error| error.to_string());
-        if warning.is_some() && warning != self.warning.0 {
-            self.warning.1 = true;
-        }
-        if warning.is_some() {
-            self.warning.0 = warning;
+        let Err(error) = written else { return };
+        let warning = Some(error.to_string());
+        if warning != self.warning {
+            self.untold.extend(warning.clone());
+            self.warning = warning;
         }
     }
 
     /// A warning that was not told yet.
     pub(super) fn take_warning(&mut self) -> Option<String> {
-        std::mem::take(&mut self.warning.1).then(|| self.warning.0.clone()).flatten()
+        self.untold.pop_front()
     }
 
     /// What was not told yet.

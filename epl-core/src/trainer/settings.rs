@@ -71,7 +71,7 @@ pub struct TrainerConfig {
     /// Whether checkpoints are written while training goes on, from a copy of the state in host memory.
     #[config(default = true)]
     pub async_save: bool,
-    /// How many of the last checkpoints are kept.
+    /// How many of the last checkpoints are kept, up to the one just saved.
     #[config(default = 2)]
     pub keep_last: usize,
     /// A check that all replicas hold the same parameters, to the bit, every this many steps; none: never.
@@ -97,9 +97,11 @@ pub struct TrainerConfig {
     /// before if not: so a run goes on that has been restarted, however far it had come, and no other.
     #[config(default = false)]
     pub resume_restarted: bool,
-    /// With `resume`: the step whose checkpoint is taken, in place of the latest. Later ones are replaced as the run comes by.
+    /// With `resume`: the step whose checkpoint is taken, in place of the latest, which it is from then on. Later ones are removed as
+    /// the run comes by. A launch that is [restarted](Self::resume_restarted) goes on from its latest.
     pub resume_step: Option<u64>,
-    /// Whether a new run may remove the checkpoints of an earlier one from `out`; otherwise that is an error.
+    /// Whether a new run may remove the checkpoints, the log and the events of an earlier one from `out`. Otherwise, where there are
+    /// checkpoints, that is an error; where there are none, the log is kept aside.
     #[config(default = false)]
     pub replace: bool,
 }
@@ -121,6 +123,7 @@ impl TrainerConfig {
             .with_out((!train.out.is_empty()).then(|| PathBuf::from(&train.out)))
             .with_resume(train.resume == ResumeMode::Latest)
             .with_auto_resume(train.resume == ResumeMode::Auto)
+            .with_resume_step(train.resume_step.map(|step| step as u64))
             .with_tensorboard(train.tensorboard)
             .with_num_workers(config.io.num_workers)
             .with_prefetch(config.io.prefetch)
@@ -173,7 +176,9 @@ impl TrainerConfig {
             return refuse("to resume what a launch has restarted, and no launch; set `launch`".to_string());
         }
         if let (Some(step), false) = (self.resume_step, self.resume) {
-            return refuse(format!("to resume from step {step}, and not to resume; set `resume`, too"));
+            let why = "auto would go back to it each time";
+            let remedy = "set train.resume = latest (`with_resume`), too";
+            return refuse(format!("to resume from step {step}, and not to resume; {remedy} ({why})"));
         }
         match &self.keep_best {
             Some(best) if !evaluates || !self.save => refuse(format!(
@@ -218,7 +223,11 @@ mod tests {
         assert!(refused(config.clone().with_resume(true), false).contains("no folder"));
         assert!(refused(config.clone().with_auto_resume(true), false).contains("train.out"));
         assert!(refused(config.clone().with_tensorboard(true), false).contains("no folder for them"));
-        assert!(refused(config.clone().with_resume_step(Some(7)), false).contains("from step 7"));
+        let back = config.clone().with_resume_step(Some(7)).with_out(Some("out".into()));
+        for back in [back.clone(), back.with_auto_resume(true)] {
+            let refused = refused(back, false);
+            assert!(refused.contains("from step 7") && refused.contains("train.resume = latest"), "{refused}");
+        }
         assert!(refused(config.clone().with_resume_restarted(true), false).contains("no launch"));
         let kept = config.with_keep_best(Some(Best::largest("bleu"))).with_out(Some("out".into()));
         assert!(refused(kept.clone(), false).contains("`bleu`"));
@@ -238,6 +247,8 @@ mod tests {
         assert_eq!((trainer.eval_every, trainer.save_every), (Some(20), None));
         assert_eq!((trainer.num_workers, trainer.prefetch), (2, 5));
         assert_eq!((trainer.out, trainer.resume, trainer.auto_resume, trainer.keep_last), (None, false, false, 2));
+        config.train.resume_step = Some(7);
+        assert_eq!(TrainerConfig::from_config(&config, 2).unwrap().resume_step, Some(7));
         config.train.out = "run".into();
         for (mode, resumes) in [(ResumeMode::Latest, [true, false]), (ResumeMode::Auto, [false, true])] {
             config.train.resume = mode;

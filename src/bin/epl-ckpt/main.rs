@@ -139,11 +139,16 @@ fn list(path: &Path, tensors: bool, out: &mut impl Write) -> Result<bool, Failur
         list::one(&Checkpoint::open(named)?, tensors, out)?;
         return Ok(true);
     }
-    let (found, mut is_well) = (places::find(path)?, true);
-    for folder in &found {
+    list_all(&places::find(path)?, tensors, out)
+}
+
+fn list_all(found: &[PathBuf], tensors: bool, out: &mut impl Write) -> Result<bool, Failure> {
+    let mut is_well = true;
+    for folder in found {
         match Checkpoint::open(folder) {
             Ok(checkpoint) if found.len() == 1 => list::one(&checkpoint, tensors, out)?,
             Ok(checkpoint) => list::line(&checkpoint, out)?,
+            Err(_) if is_gone(folder) => {}
             Err(error) => {
                 is_well = false;
                 writeln!(out, "{}", list::damaged(folder, &error))?;
@@ -153,14 +158,24 @@ fn list(path: &Path, tensors: bool, out: &mut impl Write) -> Result<bool, Failur
     Ok(is_well)
 }
 
+/// Whether a checkpoint that could not be read is none any more: a run that trains has removed it meanwhile, its name first.
+fn is_gone(folder: &Path) -> bool {
+    !folder.exists()
+}
+
 fn verify(path: &Path, out: &mut impl Write) -> Result<bool, Failure> {
+    verify_all(&places::find(path)?, out)
+}
+
+fn verify_all(found: &[PathBuf], out: &mut impl Write) -> Result<bool, Failure> {
     let mut is_well = true;
-    for folder in places::find(path)? {
-        match Checkpoint::open(&folder).and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
+    for folder in found {
+        match Checkpoint::open(folder).and_then(|checkpoint| checkpoint.verify().map(|()| checkpoint)) {
             Ok(checkpoint) => writeln!(out, "whole: {}", list::in_words(&checkpoint))?,
+            Err(_) if is_gone(folder) => {}
             Err(error) => {
                 is_well = false;
-                writeln!(out, "{}", list::damaged(&folder, &error))?;
+                writeln!(out, "{}", list::damaged(folder, &error))?;
             }
         }
     }
@@ -179,4 +194,28 @@ fn diff(first: &Path, second: &Path, shown: usize, out: &mut impl Write) -> Resu
         _ => {}
     }
     Ok(found.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_when_it_is_read_is_not_damaged() {
+        let run = tempfile::tempdir().expect("a folder for a moment");
+        let (gone, damaged) = (run.path().join("step-1"), run.path().join("step-2"));
+        std::fs::create_dir(&damaged).expect("a folder can be made");
+        let both = [gone.clone(), damaged];
+        let (verify, list) = (
+            |found: &[PathBuf], out: &mut Vec<u8>| verify_all(found, out),
+            |found: &[PathBuf], out: &mut Vec<u8>| list_all(found, false, out),
+        );
+        for all in [&verify as &dyn Fn(&[PathBuf], &mut Vec<u8>) -> Result<bool, Failure>, &list] {
+            let mut out = Vec::new();
+            assert!(all(std::slice::from_ref(&gone), &mut out).expect("it can write") && out.is_empty());
+            assert!(!all(&both, &mut out).expect("it can write"));
+            let text = String::from_utf8(out).expect("a text");
+            assert!(text.contains("step-2") && !text.contains("step-1"), "{text}");
+        }
+    }
 }

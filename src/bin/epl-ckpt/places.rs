@@ -15,7 +15,8 @@ pub fn find(path: &Path) -> Result<Vec<PathBuf>> {
     let run = if path.ends_with("checkpoints") { path.parent().unwrap_or(path) } else { path };
     let checkpoints = Checkpoints::new(run, 1);
     let steps = checkpoints.steps()?.into_iter();
-    let found: Vec<PathBuf> = steps.map(|step| checkpoints.find(CheckpointId::Step(step))).collect::<Result<_>>()?;
+    // A run that trains may have removed one meanwhile.
+    let found: Vec<PathBuf> = steps.filter_map(|step| checkpoints.find(CheckpointId::Step(step)).ok()).collect();
     match found.is_empty() {
         false => Ok(found),
         true => Err(Error::file(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,21 @@ use crate::checkpoint::durable::{
 };
 use crate::error::{Error, Result};
 
-/// The checkpoints of a run on disk.
+/// The checkpoints of a run on disk. Clones know the same.
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointFolder {
     disk: Arc<dyn Disk>,
     path: PathBuf,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What the disk does not say.
+#[derive(Debug, Default)]
+struct Known {
+    /// The steps of checkpoints that a run which went back has left behind, and has not replaced yet.
+    abandoned: BTreeSet<u64>,
+    /// What went wrong that a run can go on with, and was not told yet.
+    warnings: Vec<String>,
 }
 
 /// `best.json`: which checkpoint is the best, and by what.
@@ -30,7 +40,32 @@ pub(super) struct BestMark {
 
 impl CheckpointFolder {
     pub(super) fn new(disk: Arc<dyn Disk>, path: PathBuf) -> Self {
-        Self { disk, path }
+        Self { disk, path, known: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what went wrong until it is [told](Self::take_warnings).
+    pub(super) fn warn(&self, warning: String) {
+        let warnings = &mut self.known().warnings;
+        if !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// What could not be removed stands in nobody's way.
+    fn warn_of_left(&self, removed: Result<()>) {
+        if let Err(error) = removed {
+            self.warn(format!("an old checkpoint cannot be removed; the next save tries again: {error}"));
+        }
+    }
+
+    /// What went wrong and was not told yet.
+    pub(super) fn take_warnings(&self) -> Result<()> {
+        let warnings = std::mem::take(&mut self.known().warnings);
+        if warnings.is_empty() { Ok(()) } else { Err(Error::invalid(warnings.join("; "))) }
     }
 
     pub(super) fn disk(&self) -> &dyn Disk {
@@ -62,9 +97,8 @@ impl CheckpointFolder {
 
     /// The steps that have a checkpoint, ascending; none if there is no folder.
     pub(super) fn steps(&self) -> Result<Vec<u64>> {
-        let number = |name: &str| name.strip_prefix("step-")?.parse().ok();
         let names = self.names()?;
-        let steps: BTreeSet<u64> = names.iter().filter_map(|name| number(name).or_else(|| replaced(name))).collect();
+        let steps: BTreeSet<u64> = names.iter().filter_map(|name| named(name).or_else(|| replaced(name))).collect();
         Ok(steps.into_iter().collect())
     }
 
@@ -79,9 +113,10 @@ impl CheckpointFolder {
         }
     }
 
-    /// Makes the folder of a checkpoint in the making, and puts in order what earlier attempts left.
+    /// Makes the folder of a checkpoint in the making, and puts in order what earlier attempts left. Only what stands in
+    /// the way of this step is an error.
     pub(super) fn open(&self, step: u64) -> Result<()> {
-        self.recover()?;
+        self.recover();
         self.checkpoint(step)?.open(self.disk())?;
         sync_folder(self.disk(), &self.path)?;
         // Before the first checkpoint there was no folder of checkpoints either; who made it may have been killed.
@@ -89,15 +124,15 @@ impl CheckpointFolder {
     }
 
     /// Puts in order what a crash left: a checkpoint that was to be replaced has its name again, the rest is removed.
-    fn recover(&self) -> Result<()> {
-        for name in self.names()? {
-            match replaced(&name) {
-                Some(step) => self.checkpoint(step)?.recover(self.disk())?,
-                None if name.starts_with(".step-") => remove_folder(self.disk(), &self.path.join(name))?,
-                None => {}
+    fn recover(&self) {
+        let names = self.names().map_err(|error| self.warn(error.to_string()));
+        for name in names.unwrap_or_default() {
+            if let Some(step) = replaced(&name) {
+                self.warn_of_left(self.checkpoint(step).and_then(|checkpoint| checkpoint.recover(self.disk())));
+            } else if is_left(&name) {
+                self.warn_of_left(remove_folder(self.disk(), &self.path.join(name)));
             }
         }
-        Ok(())
     }
 
     /// Removes a checkpoint in the making that failed; what cannot be removed now, the next one removes.
@@ -109,7 +144,21 @@ impl CheckpointFolder {
     pub(super) fn commit(&self, step: u64) -> Result<()> {
         // A run that went on from an earlier checkpoint comes by again: there may be one of this step.
         self.checkpoint(step)?.commit(self.disk())?;
+        self.known().abandoned.remove(&step);
+        self.mark_latest(step)
+    }
+
+    fn mark_latest(&self, step: u64) -> Result<()> {
         replace_on(self.disk(), &self.path.join("latest"), format!("step-{step}\n").as_bytes())
+    }
+
+    /// A run goes on from this step: its checkpoint is the latest from now on, also for one that is started again, and later
+    /// ones are left behind.
+    pub(super) fn go_on_from(&self, step: u64) -> Result<()> {
+        let steps = self.steps()?;
+        self.known().abandoned = steps.into_iter().filter(|other| *other > step).collect();
+        // A mark that cannot be read is replaced.
+        if matches!(self.latest(), Ok(Some(latest)) if latest == step) { Ok(()) } else { self.mark_latest(step) }
     }
 
     /// The step that is marked as the latest; none if no checkpoint was ever finished.
@@ -120,7 +169,7 @@ impl CheckpointFolder {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::file(&path, error)),
         };
-        match text.trim().strip_prefix("step-").and_then(|number| number.parse().ok()) {
+        match named(text.trim()) {
             Some(step) => Ok(Some(step)),
             None => Err(Error::file(
                 &path,
@@ -138,9 +187,9 @@ impl CheckpointFolder {
     pub(super) fn best(&self) -> Result<Option<BestMark>> {
         let path = self.path.join("best.json");
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| Error::file(&path, format!("not the mark of the best checkpoint: {error}"))),
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| {
+                Error::file(&path, format!("not the mark of the best checkpoint: {error}; remove it"))
+            }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::file(&path, error)),
         }
@@ -153,16 +202,26 @@ impl CheckpointFolder {
         sync_parent(self.disk(), &path)
     }
 
-    /// Removes all but the last `keep` checkpoints, the one just saved, and the best.
-    pub(super) fn prune(&self, saved: u64, keep: usize) -> Result<()> {
-        let best = self.best()?.map(|mark| mark.step);
-        // Later ones are of a run that was gone back behind: they are not counted, and replaced as this one comes by.
-        let steps: Vec<u64> = self.steps()?.into_iter().filter(|step| *step <= saved).collect();
-        let old = &steps[..steps.len().saturating_sub(keep)];
-        for step in old.iter().copied().filter(|step| *step != saved && Some(*step) != best) {
-            self.discard(step)?;
+    /// Removes all but the last `keep` checkpoints, the one just saved, and the best. What cannot be removed is a warning.
+    pub(super) fn prune(&self, saved: u64, keep: usize) {
+        match self.old(saved, keep) {
+            Ok(old) => old.into_iter().for_each(|step| self.warn_of_left(self.discard(step))),
+            // Which is the best is not known: none is removed.
+            Err(error) => self.warn(format!("no old checkpoint is removed: {error}")),
         }
-        self.checkpoint(saved)?.forget_replaced(self.disk())
+        self.warn_of_left(self.checkpoint(saved).and_then(|saved| saved.forget_replaced(self.disk())));
+    }
+
+    /// The steps of the checkpoints that are to go.
+    fn old(&self, saved: u64, keep: usize) -> Result<Vec<u64>> {
+        let best = self.best()?.map(|mark| mark.step);
+        // Later ones are of a run that was gone back behind: they are not counted, and go as this one comes by.
+        let steps = self.steps()?.into_iter().filter(|step| *step <= saved);
+        let known = self.known();
+        let (mut old, own): (Vec<u64>, Vec<u64>) = steps.partition(|step| known.abandoned.contains(step));
+        old.extend_from_slice(&own[..own.len().saturating_sub(keep)]);
+        old.retain(|step| *step != saved && Some(*step) != best);
+        Ok(old)
     }
 
     /// Removes every checkpoint and mark, the marks first.
@@ -176,7 +235,7 @@ impl CheckpointFolder {
             }
         }
         // What a crash left would have its name again.
-        self.recover()?;
+        self.recover();
         self.steps()?.into_iter().try_for_each(|step| self.discard(step))
     }
 
@@ -188,9 +247,21 @@ impl CheckpointFolder {
     }
 }
 
+/// The step of a checkpoint, by the name of its folder; none of a name that only looks like one, such as `step-0100`.
+fn named(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (name == format!("step-{step}")).then_some(step)
+}
+
 /// The step of a checkpoint that was to be replaced, by the name of its folder.
 fn replaced(name: &str) -> Option<u64> {
-    name.strip_prefix(".step-")?.strip_suffix(".old")?.parse().ok()
+    named(name.strip_prefix('.')?.strip_suffix(".old")?)
+}
+
+/// Whether a folder is one that was in the making or to be removed.
+fn is_left(name: &str) -> bool {
+    let step = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
+    step.is_some_and(|(step, end)| named(step).is_some() && ["partial", "discarded"].contains(&end))
 }
 
 #[cfg(test)]
@@ -213,10 +284,66 @@ mod tests {
     fn the_last_ones_and_the_best_stay() {
         let (_temporary, folder) = folder_with(&[100, 200, 300, 1000]);
         folder.mark_best(&BestMark { step: 100, metric: "bleu".into(), value: 12.5 }).unwrap();
-        folder.prune(1000, 2).unwrap();
+        folder.prune(1000, 2);
+        folder.take_warnings().unwrap();
         assert_eq!(folder.steps().unwrap(), [100, 300, 1000]);
         assert_eq!(folder.best().unwrap().unwrap().value, 12.5);
         assert_eq!(folder.latest().unwrap(), Some(1000));
+    }
+
+    fn save(folder: &CheckpointFolder, step: u64, keep: usize) {
+        folder.open(step).unwrap();
+        folder.commit(step).unwrap();
+        folder.prune(step, keep);
+    }
+
+    /// Of 200 to 600 the run goes back to 300 and saves others: those that it left behind are neither counted nor kept.
+    #[test]
+    fn what_a_run_left_behind_does_not_push_out_its_own() {
+        let (_temporary, folder) = folder_with(&[200, 300, 400, 500, 600]);
+        folder.go_on_from(300).unwrap();
+        assert_eq!((folder.latest().unwrap(), folder.steps().unwrap().len()), (Some(300), 5), "nothing is removed yet");
+        save(&folder, 350, 2);
+        assert_eq!(folder.steps().unwrap(), [300, 350, 400, 500, 600]);
+        save(&folder, 450, 2);
+        assert_eq!(folder.steps().unwrap(), [350, 450, 500, 600]);
+        // One that is replaced is the run's own.
+        save(&folder, 500, 2);
+        save(&folder, 510, 2);
+        assert_eq!(folder.steps().unwrap(), [500, 510, 600]);
+        folder.take_warnings().unwrap();
+    }
+
+    #[test]
+    fn names_that_only_look_like_those_of_checkpoints_are_left_alone() {
+        let (_temporary, folder) = folder_with(&[1, 2, 3]);
+        let others = ["step-0001", "step-+1", "step-1.bak", ".step-1.partial.swp", ".step-x.partial", ".step-01.old"];
+        others.iter().for_each(|name| fs::create_dir(folder.path().join(name)).unwrap());
+        fs::write(folder.path().join(".step-notes.swp"), "").unwrap();
+        save(&folder, 4, 1);
+        folder.take_warnings().unwrap();
+        assert_eq!(folder.steps().unwrap(), [4]);
+        assert!(others.iter().all(|name| folder.path().join(name).is_dir()));
+    }
+
+    #[test]
+    fn where_one_cannot_be_removed_the_others_are_and_it_is_told() {
+        let (_temporary, folder) = folder_with(&[1, 2, 3, 4]);
+        // A name that is taken.
+        fs::create_dir_all(folder.path().join(".step-1.discarded/taken")).unwrap();
+        folder.prune(4, 1);
+        assert_eq!(folder.steps().unwrap(), [1, 4]);
+        let told = folder.take_warnings().unwrap_err().to_string();
+        assert!(told.contains("cannot be removed") && told.contains("step-1"), "{told}");
+        folder.take_warnings().unwrap();
+        save(&folder, 5, 1);
+        assert_eq!(folder.steps().unwrap(), [5]);
+        // Nor is any where the best is not known.
+        fs::write(folder.path().join("best.json"), "{").unwrap();
+        save(&folder, 6, 1);
+        let told = folder.take_warnings().unwrap_err().to_string();
+        assert!(folder.steps().unwrap() == [5, 6] && told.contains("no old checkpoint is removed: "), "{told}");
+        assert!(told.contains("best.json") && told.contains("remove it"), "{told}");
     }
 
     #[test]
@@ -225,7 +352,8 @@ mod tests {
         folder.open(100).unwrap();
         fs::write(folder.partial(100).unwrap().join("index.json"), "again").unwrap();
         folder.commit(100).unwrap();
-        folder.prune(100, 1).unwrap();
+        folder.prune(100, 1);
+        folder.take_warnings().unwrap();
         assert_eq!(fs::read_to_string(folder.step(100).join("index.json")).unwrap(), "again");
         assert_eq!(folder.latest().unwrap(), Some(100));
         assert_eq!(folder.names().unwrap().iter().filter(|name| name.starts_with('.')).count(), 0);

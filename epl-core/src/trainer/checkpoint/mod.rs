@@ -1,12 +1,13 @@
 //! The checkpoints of a run: written while training goes on, resumed under any layout.
 //!
 //! ```text
-//! OUT/checkpoints/latest              "step-200"; written last
+//! OUT/checkpoints/latest              "step-200"; written last, and when a run goes back
 //!                 best.json           {"step": 100, "metric": "valid_loss", "value": 1.25}
 //!                 step-200/           a checkpoint, whose index keeps how the run stood and was set up
 //!                          evaluation.json   what was measured of it, once that is done
 //!                 .step-200.partial/  a checkpoint in the making; one that a crash left is removed by the next save
 //!                 .step-200.old/      one that is being replaced; one that a crash left has its name again at the next save
+//!                 .step-100.discarded/  one that is being removed; what cannot be, each save tries again
 //! ```
 //!
 //! - `state`: where the run stood and how it was set up.

@@ -33,17 +33,27 @@ pub(super) fn write(disk: &dyn Disk, checkpoint: &Path, evaluation: &Evaluation)
 
 /// Reads the note; none if there is none.
 pub(super) fn read(checkpoint: &Path) -> Result<Option<Evaluation>> {
+    text(checkpoint)?.map(|text| of(checkpoint, &text)).transpose()
+}
+
+/// The text of the note; none if there is none.
+pub(super) fn text(checkpoint: &Path) -> Result<Option<String>> {
     let path = checkpoint.join(NAME);
-    let damaged = |error: String| Error::file(&path, format!("not the note of an evaluation: {error}"));
-    let text = match fs::read(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::file(&path, error)),
-    };
-    let note: Note = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    match fs::read_to_string(&path) {
+        // A file without anything in it is a damaged note, and not none.
+        Ok(text) => Ok(Some(if text.is_empty() { " ".into() } else { text })),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::file(&path, error)),
+    }
+}
+
+/// What a note says.
+pub(super) fn of(checkpoint: &Path, text: &str) -> Result<Evaluation> {
+    let damaged = |error: String| Error::file(checkpoint.join(NAME), format!("not the note of an evaluation: {error}"));
+    let note: Note = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
     let values = note.values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN)));
     let time = Duration::try_from_secs_f64(note.seconds).map_err(|error| damaged(error.to_string()))?;
-    Ok(Some(Evaluation { step: note.step, values: values.collect(), time }))
+    Ok(Evaluation { step: note.step, values: values.collect(), time })
 }
 
 #[cfg(test)]

@@ -139,8 +139,8 @@ impl Job {
         let state = [("run".to_string(), self.saved.to_value()?)].into();
         finish(disk, &partial, self.ranks, state)?;
         self.folder.commit(self.saved.step)?;
-        // It is whole. What cannot be removed now, each later one tries to remove again.
-        let _ = self.folder.prune(self.saved.step, self.keep_last);
+        // It is whole. What cannot be removed now is told, and each later one tries to remove it again.
+        self.folder.prune(self.saved.step, self.keep_last);
         Ok(())
     }
 }

@@ -104,6 +104,25 @@ impl Checkpoints {
         }
     }
 
+    /// A run goes on from the checkpoint of this step: it is the latest from now on, and those of later steps are not the
+    /// run's, which removes or replaces them as it comes by. For one rank.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be read, or the mark not be written.
+    pub fn go_on_from(&self, step: u64) -> Result<()> {
+        self.folder.go_on_from(step)
+    }
+
+    /// What went wrong beside a checkpoint and was not told yet, such as an old one that cannot be removed. For one rank.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong.
+    pub fn take_warnings(&self) -> Result<()> {
+        self.folder.take_warnings()
+    }
+
     /// Starts to write a checkpoint, each rank what it sets aside here, once the one before is written; what became of
     /// that is returned. Where a rank keeps something in files, what does not fit into memory, all is written before this
     /// returns. Collective.
@@ -179,7 +198,8 @@ impl Checkpoints {
     pub fn mark_best(&self, world: &ProcessGroup, best: &Best, evaluation: &Evaluation) -> Result<Result<()>> {
         let mark = |value| {
             self.folder.mark_best(&BestMark { step: evaluation.step, metric: best.metric.clone(), value })?;
-            self.folder.prune(evaluation.step, self.keep_last)
+            self.folder.prune(evaluation.step, self.keep_last);
+            Ok(())
         };
         let marked = match evaluation.get(&best.metric).filter(|_| world.rank() == 0) {
             Some(value) => mark(value),
@@ -205,6 +225,18 @@ impl Checkpoints {
     /// When the file cannot be read.
     pub fn evaluation(&self, step: u64) -> Result<Option<Evaluation>> {
         note::read(&self.folder.found(step))
+    }
+
+    /// The same for all ranks: what the first one reads. Collective.
+    ///
+    /// # Errors
+    ///
+    /// When the first rank cannot read the file, or a peer failed.
+    pub(in crate::trainer) fn common_evaluation(&self, world: &ProcessGroup, step: u64) -> Result<Option<Evaluation>> {
+        let folder = self.folder.found(step);
+        let own = if world.rank() == 0 { note::text(&folder)? } else { None };
+        let first = world.all_gather_texts(&own.unwrap_or_default())?.swap_remove(0);
+        if first.is_empty() { Ok(None) } else { note::of(&folder, &first).map(Some) }
     }
 
     /// Loads a checkpoint, whichever layout saved it: `read` takes what this rank keeps from it. Collective.
@@ -245,34 +277,65 @@ impl Checkpoints {
     ///
     /// When there is none: what is there.
     pub fn find(&self, which: CheckpointId) -> Result<PathBuf> {
+        let (step, what) = self.named(which)?;
+        let folder = self.folder.found(step);
+        if folder.is_dir() { Ok(folder) } else { Err(self.missing(step, what)?) }
+    }
+
+    /// The step of the checkpoint that a run goes on from. Where the one that is marked as the latest is not there, such as
+    /// one that was removed by hand, it is the newest whole one before, with a [warning](Self::take_warnings). For one rank.
+    ///
+    /// # Errors
+    ///
+    /// When there is none: what is there.
+    pub fn step_to_resume(&self, which: CheckpointId) -> Result<u64> {
+        let (marked, what) = self.named(which)?;
+        let is_there = |step: &u64| self.folder.found(*step).is_dir();
+        if which != CheckpointId::Latest || is_there(&marked) {
+            return Ok(marked);
+        }
+        let is_whole = |step: &u64| Checkpoint::open(self.folder.found(*step)).is_ok();
+        match self.steps()?.into_iter().rev().filter(|step| *step < marked).find(is_whole) {
+            Some(step) => {
+                self.folder.warn(format!(
+                    "`latest` in {} names step-{marked}, which is not there; the run goes on from step-{step}, the newest \
+                     before it",
+                    self.path().display()
+                ));
+                Ok(step)
+            }
+            None => Err(self.missing(marked, what)?),
+        }
+    }
+
+    /// The step of a checkpoint, and what names it.
+    fn named(&self, which: CheckpointId) -> Result<(u64, &'static str)> {
         let (step, what) = match which {
             // A folder that has its name is whole, also where the run was killed before it was marked.
             CheckpointId::Latest => (self.folder.latest()?.or(self.steps()?.last().copied()), "`latest`"),
             CheckpointId::Best => (self.folder.best()?.map(|mark| mark.step), "`best.json`"),
-            CheckpointId::Step(step) => (Some(step), "the call"),
+            CheckpointId::Step(step) => (Some(step), "the step that was given"),
         };
-        let there = || -> Result<String> {
-            let names: Vec<String> = self.steps()?.iter().map(|step| format!("step-{step}")).collect();
-            Ok(if names.is_empty() { "no checkpoint".to_string() } else { names.join(", ") })
-        };
-        let Some(step) = step else {
-            return Err(Error::file(
-                self.path(),
-                format!(
-                    "no checkpoint is marked in {what} (the folder has {}); start a new run, or give the folder of \
-                     an earlier one",
-                    there()?
-                ),
-            ));
-        };
-        let folder = self.folder.found(step);
-        if folder.is_dir() {
-            return Ok(folder);
+        if let Some(step) = step {
+            return Ok((step, what));
         }
-        Err(Error::file(
-            &folder,
-            format!("{what} names this checkpoint, and it is not there; the folder has {}", there()?),
-        ))
+        let there = self.there()?;
+        let advice = "start a new run, or give the folder of an earlier one";
+        Err(Error::file(self.path(), format!("no checkpoint is marked in {what} (the folder has {there}); {advice}")))
+    }
+
+    /// Why a checkpoint that is named cannot be taken.
+    fn missing(&self, step: u64, what: &str) -> Result<Error> {
+        let advice = if self.steps()?.is_empty() { "" } else { "; give one of these: train.resume_step" };
+        let there = self.there()?;
+        let reason = format!("{what} names this checkpoint, and it is not there; the folder has {there}{advice}");
+        Ok(Error::file(self.folder.step(step), reason))
+    }
+
+    /// The checkpoints that there are, in words.
+    fn there(&self) -> Result<String> {
+        let names: Vec<String> = self.steps()?.iter().map(|step| format!("step-{step}")).collect();
+        Ok(if names.is_empty() { "no checkpoint".to_string() } else { names.join(", ") })
     }
 
     fn saving(&self) -> MutexGuard<'_, Option<Saving>> {

@@ -50,12 +50,11 @@ impl<M: Model> Hook<M> for EvaluateEvery {
         let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| run.step() > 0) else {
             return Ok(());
         };
-        let noted = checkpoints.evaluation(run.step())?;
-        // A rank that cannot see the note yet goes along with the others.
-        let missing = run.any(run.is_first_rank() && noted.is_none())?;
-        noted.into_iter().for_each(|evaluation| run.set_evaluation(evaluation));
-        if missing && run.is_due(self.every) {
-            run.request_evaluation();
+        // A rank that cannot see the note yet goes along with the first one.
+        match checkpoints.common_evaluation(run.context().world(), run.step())? {
+            Some(evaluation) => run.set_evaluation(evaluation),
+            None if run.is_due(self.every) => run.request_evaluation(),
+            None => {}
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use epl_comm::{ProcessGroup, ReduceOp};
+use epl_comm::ProcessGroup;
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::durable::{FileSystem, create_folder};
@@ -15,7 +15,7 @@ use crate::trainer::launch_mark;
 use crate::trainer::run::Run;
 use crate::trainer::settings::TrainerConfig;
 
-/// Makes the folder, or resumes the run from its latest checkpoint. For every rank.
+/// Makes the folder, or resumes the run from a checkpoint. For every rank.
 #[derive(Clone, Debug)]
 pub struct OpenFolder {
     out: PathBuf,
@@ -25,31 +25,44 @@ pub struct OpenFolder {
     /// What the folder bears from now on.
     launch: Option<String>,
     resume_restarted: bool,
-    which: CheckpointId,
+    resume_step: Option<u64>,
     replace: bool,
 }
+
+/// What ranks are told of a run that begins.
+const NONE: i64 = -1;
 
 impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
-        let which = config.resume_step.map_or(CheckpointId::Latest, CheckpointId::Step);
-        let TrainerConfig { resume, auto_resume, resume_restarted, replace, .. } = *config;
+        let TrainerConfig { resume, auto_resume, resume_restarted, resume_step, replace, .. } = *config;
         let (out, launch) = (out.into(), config.launch.clone());
-        Self { out, checkpoints, resume, auto_resume, launch, resume_restarted, which, replace }
+        Self { out, checkpoints, resume, auto_resume, launch, resume_restarted, resume_step, replace }
     }
 
-    /// Whether the run goes on. What the first rank finds counts for all. Collective.
-    fn resumes(&self, world: &ProcessGroup) -> Result<bool> {
-        if self.resume || !(self.auto_resume || self.resume_restarted) {
-            return Ok(self.resume);
-        }
-        let is_of_launch = || {
-            let launch = self.launch.as_ref().filter(|_| self.resume_restarted);
-            launch.map_or(Ok(false), |launch| launch_mark::bears(&self.out, launch))
+    /// The step from which the run goes on, if it does. What the first rank finds counts for all. Collective.
+    fn resumes_from(&self, world: &ProcessGroup) -> Result<Option<u64>> {
+        let own = if world.rank() == 0 { self.found()? } else { None };
+        let first = world.all_gather_counts(&[own.map_or(NONE, |step| step as i64)])?[0][0];
+        Ok((first != NONE).then_some(first as u64))
+    }
+
+    /// What one rank finds.
+    fn found(&self) -> Result<Option<u64>> {
+        let is_saved = || Ok::<_, Error>(!self.checkpoints.steps()?.is_empty());
+        let launch = self.launch.as_ref().filter(|_| self.resume_restarted);
+        let is_restarted = match launch {
+            Some(launch) => launch_mark::bears(&self.out, launch)? && is_saved()?,
+            None => false,
         };
-        let goes_on =
-            world.rank() == 0 && (self.auto_resume || is_of_launch()?) && !self.checkpoints.steps()?.is_empty();
-        Ok(world.all_reduce_values(&[f64::from(u8::from(goes_on))], ReduceOp::Max)?[0] > 0.0)
+        let which = match self.resume_step {
+            // It has gone back to that step before it was restarted, and is further by now.
+            _ if is_restarted => CheckpointId::Latest,
+            Some(step) if self.resume => CheckpointId::Step(step),
+            _ if self.resume || self.auto_resume && is_saved()? => CheckpointId::Latest,
+            _ => return Ok(None),
+        };
+        self.checkpoints.step_to_resume(which).map(Some)
     }
 
     /// Makes the folder of a new run. The work of one rank.
@@ -72,12 +85,17 @@ impl OpenFolder {
 impl<M: Model> Hook<M> for OpenFolder {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         let world = run.context().world().clone();
-        if self.resumes(&world)? {
+        if let Some(step) = self.resumes_from(&world)? {
             let now = run.saved().clone();
             let engine = run.engine_mut();
             let read = |checkpoint: &Arc<Checkpoint>| engine.restore(checkpoint);
-            let saved = self.checkpoints.load(self.which, &world, &now, read)?;
+            let saved = self.checkpoints.load(CheckpointId::Step(step), &world, &now, read)?;
             run.resume(saved);
+            if run.is_first_rank() {
+                // All have read it. A run that is killed before its first checkpoint goes on from the same.
+                self.checkpoints.go_on_from(step)?;
+                run.forgive(self.checkpoints.take_warnings());
+            }
         } else if run.is_first_rank() {
             self.make()?;
         }

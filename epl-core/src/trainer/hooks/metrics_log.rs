@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::durable::replace;
+use crate::checkpoint::durable::{FileSystem, rename, replace};
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::trainer::hook::Hook;
@@ -30,10 +30,13 @@ use crate::trainer::run::Run;
 /// | `terms`, `weights`, `metrics` | objects: the loss terms, their weights, the layers' metrics |
 /// | `valid_loss`, … | if an evaluation followed the step: its values |
 ///
-/// A resumed run drops the lines beyond the step it resumes from, then appends.
+/// A resumed run drops the lines beyond the step it resumes from, then appends. Where a run begins anew, the log of an earlier
+/// one is kept aside: `metrics.1.jsonl`, `metrics.2.jsonl` and on.
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,
+    /// Whether a run that begins anew takes the place of an earlier one.
+    replaces: bool,
     file: Option<File>,
     /// The line of the last step. It is written before the next step or a checkpoint.
     pending: Map<String, Value>,
@@ -48,7 +51,22 @@ pub struct MetricsLog {
 impl MetricsLog {
     /// A log in this file. Nothing is touched until the run begins.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), file: None, pending: Map::new(), written_at: None, cut_at: None, waiting: Vec::new() }
+        Self {
+            path: path.into(),
+            replaces: false,
+            file: None,
+            pending: Map::new(),
+            written_at: None,
+            cut_at: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Whether a run that begins anew writes over the log of an earlier one, which is otherwise kept aside.
+    #[must_use]
+    pub fn replacing(mut self, replaces: bool) -> Self {
+        self.replaces = replaces;
+        self
     }
 
     /// Opens the file; of a run that was resumed after `done` steps, it keeps their lines.
@@ -60,6 +78,8 @@ impl MetricsLog {
         (self.pending, self.written_at, self.cut_at) = (Map::new(), None, None);
         if done > 0 {
             self.cut(done)?;
+        } else if !self.replaces {
+            self.keep_aside()?;
         }
         let error = |error| Error::file(&self.path, error);
         if done == 0 {
@@ -75,8 +95,10 @@ impl MetricsLog {
     /// Keeps the lines of the first `done` steps. An evaluation of the last of them joins its line.
     fn cut(&mut self, done: u64) -> Result<()> {
         let mut kept = Vec::new();
-        for object in json_lines::read(&self.path)? {
-            let Some(step) = object.get("step").and_then(Value::as_u64).filter(|step| *step <= done) else { continue };
+        let step_of = |object: &Map<String, Value>| object.get(STEP).and_then(Value::as_u64);
+        // Lines are in the order of steps: what follows is of none that is kept, and may be damaged.
+        for object in json_lines::read_to(&self.path, |object| step_of(object).is_some_and(|step| step >= done))? {
+            let Some(step) = step_of(&object).filter(|step| *step <= done) else { continue };
             if step == done {
                 (self.pending, self.written_at) = (object.clone(), Some(kept.len() as u64));
             }
@@ -84,6 +106,17 @@ impl MetricsLog {
             kept.push(b'\n');
         }
         replace(&self.path, &kept)
+    }
+
+    /// Gives the log of an earlier run, such as one that came to no checkpoint, a name of its own.
+    fn keep_aside(&self) -> Result<()> {
+        if !std::fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
+            return Ok(());
+        }
+        let end = self.path.extension().map_or(String::new(), |end| format!(".{}", end.to_string_lossy()));
+        let mut names = (1_u64..).map(|number| self.path.with_extension(format!("{number}{end}")));
+        let aside = names.find(|name| !name.exists()).unwrap_or_default();
+        rename(&FileSystem, &self.path, &aside)
     }
 
     /// Takes a step; its line is written before the next step or a checkpoint.
@@ -258,8 +291,36 @@ mod tests {
         file.write_all(b"{\"step\": 8, \"lo").unwrap();
         run(&path, 4, 7);
         assert_eq!(std::fs::read(&path).unwrap(), whole);
-        run(&path, 0, 2);
-        assert_eq!(json_lines::read(&path).unwrap().len(), 2, "a new run begins a new log");
+    }
+
+    #[test]
+    fn a_new_run_begins_a_new_log_and_keeps_the_earlier_ones_but_where_it_replaces_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let lines = |name: &str| json_lines::read(&folder.path().join(name)).unwrap().len();
+        for steps in [5, 3, 2] {
+            run(&path, 0, steps);
+        }
+        assert_eq!(["metrics.jsonl", "metrics.1.jsonl", "metrics.2.jsonl"].map(lines), [2, 5, 3]);
+        let mut log = MetricsLog::new(&path).replacing(true);
+        log.open(0).unwrap();
+        // What is empty is kept nowhere.
+        MetricsLog::new(&path).open(0).unwrap();
+        assert_eq!(["metrics.jsonl", "metrics.3.jsonl"].map(lines), [0, 0]);
+    }
+
+    #[test]
+    fn a_broken_line_beyond_the_step_does_not_matter_and_one_before_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        run(&path, 0, 7);
+        let whole = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, whole.replace("\"step\":6", "\0")).unwrap();
+        let broken = json_lines::read(&path).unwrap_err().to_string();
+        assert!(broken.contains("line 6"), "{broken}");
+        assert!(MetricsLog::new(&path).open(7).unwrap_err().to_string().contains("line 6"));
+        run(&path, 5, 7);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
     }
 
     #[test]

@@ -23,43 +23,64 @@ use crate::trainer::run::Run;
 /// | `metrics/NAME` | the layers' metrics; of several numbers each, `metrics/NAME/0` and on |
 /// | `valid_loss`, … | what an evaluation found |
 ///
-/// Each run has a file of its own. One that is resumed tells TensorBoard to forget what an earlier one wrote of the steps that are made
-/// again.
+/// Each run has a file of its own, and tells TensorBoard to forget what an earlier one wrote of the steps that are made again: of one
+/// that begins anew all.
 #[derive(Debug)]
 pub struct TensorBoard {
     folder: PathBuf,
+    /// Whether a run that begins anew takes the place of an earlier one.
+    replaces: bool,
     file: Option<(PathBuf, File)>,
 }
 
+/// How the names of files begin that TensorBoard reads.
+const BEGIN: &str = "events.out.tfevents.";
 /// The format's version, which the first event of a file says.
 const VERSION: &str = "brain.Event:2";
 
 impl TensorBoard {
     /// Events in a file of this folder. Nothing is touched until the run begins.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), file: None }
+        Self { folder: folder.into(), replaces: false, file: None }
+    }
+
+    /// Whether a run that begins anew removes the events of an earlier one.
+    #[must_use]
+    pub fn replacing(mut self, replaces: bool) -> Self {
+        self.replaces = replaces;
+        self
     }
 
     /// Makes the file of a run that goes on after so many steps.
     ///
     /// # Errors
     ///
-    /// When it cannot be made.
+    /// When it cannot be made, or those of an earlier run that is replaced not be removed.
     pub fn open(&mut self, done: u64) -> Result<()> {
         fs::create_dir_all(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
+        if done == 0 && self.replaces {
+            self.clear()?;
+        }
         let now = since_epoch();
         // Readers go through files in the order of these names.
-        let name =
-            format!("events.out.tfevents.{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
+        let name = format!("{BEGIN}{:010}.{:09}.{}", now as u64, (now.fract() * 1e9) as u64, std::process::id());
         let path = self.folder.join(name);
         let file = File::create_new(&path).map_err(|error| Error::file(&path, error))?;
         self.file = Some((path, file));
         self.append(0, &field(3, VERSION.as_bytes()))?;
-        if done == 0 {
-            return Ok(());
-        }
         // A session's start, which is the first value of its enumeration.
         self.append(done + 1, &field(7, &[1 << 3, 1]))
+    }
+
+    /// Removes the events of an earlier run.
+    fn clear(&self) -> Result<()> {
+        for entry in fs::read_dir(&self.folder).map_err(|error| Error::file(&self.folder, error))? {
+            let path = entry.map_err(|error| Error::file(&self.folder, error))?.path();
+            if path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(BEGIN.as_bytes())) {
+                fs::remove_file(&path).map_err(|error| Error::file(&path, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes numbers of a step.
@@ -164,18 +185,28 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_a_file_and_one_that_is_resumed_says_where_it_begins() {
+    fn a_run_has_a_file_and_says_where_it_begins() {
         let folder = tempfile::tempdir().unwrap();
+        let count = || fs::read_dir(folder.path().join("events")).unwrap().count();
         let mut board = TensorBoard::new(folder.path().join("events"));
         board.open(0).unwrap();
         board.add(300, &[("loss".into(), 2.0)]).unwrap();
         let first = events(&bytes(&board));
         assert_eq!(first[0], [&[0x10, 0, 0x1a, 13][..], VERSION.as_bytes()].concat());
         let value = [&[0x0a, 4][..], b"loss", &[0x15], &2f32.to_le_bytes()].concat();
-        assert_eq!(first[1], [&[0x10, 0xac, 2, 0x2a, 13, 0x0a, 11][..], &value].concat());
+        // Also of one that begins anew: an earlier one in the folder may have come to no checkpoint.
+        assert_eq!(first[1], [0x10, 1, 0x3a, 2, 8, 1]);
+        assert_eq!(first[2], [&[0x10, 0xac, 2, 0x2a, 13, 0x0a, 11][..], &value].concat());
         board.open(7).unwrap();
         assert_eq!(events(&bytes(&board))[1], [0x10, 8, 0x3a, 2, 8, 1]);
-        assert_eq!(fs::read_dir(folder.path().join("events")).unwrap().count(), 2);
+        assert_eq!(count(), 2);
+        let other = folder.path().join("events/notes");
+        fs::write(&other, "").unwrap();
+        let mut board = board.replacing(true);
+        board.open(7).unwrap();
+        assert_eq!(count(), 4, "what is resumed is not replaced");
+        board.open(0).unwrap();
+        assert_eq!((count(), other.exists(), events(&bytes(&board)).len()), (2, true, 2));
     }
 
     #[test]
@@ -187,7 +218,7 @@ mod tests {
         // As where the disk was full.
         file.write_all(b"half of an event").and_then(|()| file.set_len(whole)).unwrap();
         board.add(1, &[("loss".into(), 1.0)]).unwrap();
-        assert_eq!(events(&bytes(&board)).len(), 2);
+        assert_eq!(events(&bytes(&board)).len(), 3);
     }
 
     /// Every write to this file finds the disk full.
@@ -195,7 +226,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told() {
         let full = File::options().append(true).open("/dev/full").unwrap();
-        let mut board = TensorBoard { folder: PathBuf::new(), file: Some(("/dev/full".into(), full)) };
+        let mut board = TensorBoard { file: Some(("/dev/full".into(), full)), ..TensorBoard::new("") };
         assert!(board.add(1, &[("loss".into(), 1.0)]).unwrap_err().to_string().contains("/dev/full"));
     }
 }

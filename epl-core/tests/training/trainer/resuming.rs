@@ -9,7 +9,7 @@ use epl_core::config::{Config, Layers};
 use epl_core::data::{LengthSamplerConfig, ShuffledSampler, TrainData};
 use epl_core::optim::{OptimizerConfig, ParamGroups};
 use epl_core::testing::{largest_error, run};
-use epl_core::trainer::{Best, Hook, Run};
+use epl_core::trainer::{Best, Checkpoints, Hook, Run};
 use epl_core::{Engine, EngineSettings, Error, Model, Result, Trainer, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
@@ -86,7 +86,87 @@ fn a_run_goes_on_from_the_step_that_is_named() {
         let config = config(again.path(), 15).with_resume(true).with_resume_step(Some(7));
         trainer(&epl, config)?.with_valid(valid()).fit(&data()).map(|_| ())
     });
-    assert!(message(missing).contains("step-12, step-15"));
+    assert!(message(missing).contains("step-12, step-15; give one of these: train.resume_step"));
+}
+
+/// Where a run began, and that of one that ends before its first checkpoint.
+#[derive(Clone, Copy)]
+struct Begun<'a>(&'a std::sync::Mutex<Option<u64>>, bool);
+
+impl<M: Model> Hook<M> for Begun<'_> {
+    fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
+        *self.0.lock().unwrap() = Some(run.begun_at());
+        if self.1 { Err(Error::invalid("died")) } else { Ok(()) }
+    }
+}
+
+/// The step at which a run of two ranks begins; it may die there.
+fn begins_at(config: TrainerConfig, dies: bool) -> u64 {
+    let begun = std::sync::Mutex::new(None);
+    let ran = launch(&testing::config(2, 1, 1), |epl| {
+        let trainer = trainer(&epl, config.clone())?.with_valid(valid());
+        trainer.with_hook(Begun(&begun, dies)).fit(&data()).map(|_| ())
+    });
+    assert_eq!(ran.is_err(), dies, "{ran:?}");
+    begun.into_inner().unwrap().unwrap()
+}
+
+#[test]
+fn a_launch_that_went_back_and_is_restarted_goes_on_from_where_it_came() {
+    let folder = tempdir().unwrap();
+    let back = |steps: u64, step: u64, launch: &str| {
+        let config = config(folder.path(), steps).with_resume(true).with_resume_step(Some(step));
+        config.with_launch(Some(launch.into()))
+    };
+    fit((2, 1, 1), config(folder.path(), 18).with_keep_last(9).with_launch(Some("first".into())));
+    assert_eq!(begins_at(back(9, 6, "second").with_keep_last(9), false), 6);
+    // Another launch that is restarted has not been here yet.
+    assert_eq!(begins_at(back(9, 6, "third").with_keep_last(9).with_resume_restarted(true), false), 6);
+    let restarted = back(15, 6, "third").with_keep_last(9).with_resume_restarted(true);
+    assert_eq!(begins_at(restarted.clone(), false), 9);
+    assert_eq!(Checkpoints::new(folder.path(), 9).steps().unwrap(), [6, 9, 12, 15, 18]);
+    // One that died before it came to a checkpoint goes back again, and not to what it has left behind.
+    assert_eq!(begins_at(back(18, 12, "fourth"), true), 12);
+    assert_eq!(begins_at(back(18, 12, "fourth").with_resume_restarted(true), true), 12);
+    assert_eq!(begins_at(config(folder.path(), 18).with_auto_resume(true), true), 12);
+}
+
+/// Of a run that saves every 6 steps and has gone back, the last two are its own.
+#[test]
+fn checkpoints_that_a_run_left_behind_are_not_its_last() {
+    let folder = tempdir().unwrap();
+    fit((2, 1, 1), config(folder.path(), 20).with_keep_last(9).with_save_every(Some(5)));
+    let back = config(folder.path(), 16).with_resume(true).with_resume_step(Some(5)).with_save_every(Some(4));
+    fit((2, 1, 1), back);
+    assert_eq!(Checkpoints::new(folder.path(), 2).steps().unwrap(), [12, 16, 20]);
+}
+
+/// One that was removed by hand.
+#[test]
+fn where_the_latest_is_not_there_a_run_goes_on_from_the_newest_before_and_says_so() {
+    struct Told<'a>(&'a std::sync::Mutex<Vec<String>>);
+    impl<M: Model> Hook<M> for Told<'_> {
+        fn after_warning(&mut self, _run: &mut Run<M>, warning: &str) -> Result<()> {
+            self.0.lock().unwrap().push(warning.to_string());
+            Ok(())
+        }
+    }
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
+    let expected = fit((2, 1, 1), config(whole.path(), 15));
+    fit((2, 1, 1), config(parts.path(), 12).with_keep_last(9).with_save_every(Some(3)));
+    let checkpoints = parts.path().join("checkpoints");
+    fs::remove_dir_all(checkpoints.join("step-12")).unwrap();
+    fs::remove_file(checkpoints.join("step-9/index.json")).unwrap();
+    let told = std::sync::Mutex::new(Vec::new());
+    let found = run((2, 1, 1), |epl| {
+        let config = config(parts.path(), 15).with_resume(true).with_save(false);
+        trainer(&epl, config)?.with_valid(valid()).with_hook(Told(&told)).fit(&data())?.engine.parameters()
+    });
+    assert_eq!(largest_error(&found[0], &expected).1, 0.0);
+    let told = told.into_inner().unwrap();
+    let [told] = &told[..] else { panic!("{told:?}") };
+    assert!(told.contains("names step-12") && told.contains("goes on from step-6"), "{told}");
+    assert_eq!(fs::read_to_string(checkpoints.join("latest")).unwrap(), "step-6\n");
 }
 
 #[test]
@@ -107,6 +187,9 @@ fn the_same_command_begins_goes_on_and_finds_the_end() {
     let found = fit((1, 1, 1), config(parts.path(), 10).with_auto_resume(true));
     assert!(largest_error(&found, &expected).1 < 1e-5);
     assert_eq!(values(&lines(parts.path()), "step"), values(&lines(whole.path()), "step"));
+    // What it had logged before is there.
+    let aside = fs::read_to_string(parts.path().join("metrics.1.jsonl")).unwrap();
+    assert_eq!(aside.lines().count(), 12);
 }
 
 #[test]
@@ -133,6 +216,11 @@ fn the_options_say_where_a_run_lies_and_whether_it_goes_on() {
     // Neither where it lies nor that it goes on is a change.
     assert_eq!(changes, ["`train.keep_last` 3, now 2", "`train.steps` 4, now 6"]);
     assert_eq!(lines(&out).len(), 6);
+    let back = "train.steps=6 train.save_every=1 train.resume_step=5 train.resume=";
+    assert!(message(run(&format!("{back}auto"))).contains("from step 5"));
+    assert!(run(&format!("{back}latest")).unwrap().is_empty());
+    let missing = message(run("train.steps=6 train.resume=latest train.resume_step=3"));
+    assert!(missing.contains("the folder has step-5, step-6"), "{missing}");
 }
 
 #[test]
@@ -182,6 +270,27 @@ fn a_run_that_died_in_its_last_evaluation_is_evaluated_on_resume() {
     assert!(best.contains("\"step\":3"), "{best}");
     // Done once, it is not done again, and still known.
     assert_eq!(evaluated(parts.path(), 3, true, None).unwrap(), (0, Some(103.0)));
+}
+
+/// Such as on another host, whose file system shows a new file late.
+#[test]
+fn a_rank_that_cannot_see_the_note_of_an_evaluation_knows_it_from_the_first() {
+    let (folder, other) = (tempdir().unwrap(), tempdir().unwrap());
+    let to = other.path().join("checkpoints/step-6");
+    fit((2, 1, 1), config(folder.path(), 6));
+    fs::create_dir_all(&to).unwrap();
+    for entry in fs::read_dir(folder.path().join("checkpoints/step-6")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+    fs::remove_file(to.join("evaluation.json")).unwrap();
+    let ends = launch(&testing::config(2, 1, 1), |epl| {
+        let out = if epl.context().world().rank() == 0 { folder.path() } else { other.path() };
+        let trained = trainer(&epl, config(out, 6).with_resume(true))?.with_valid(valid()).fit(&data())?;
+        Ok(trained.summary.evaluation.map(|evaluation| (evaluation.step, evaluation.get("valid_loss"))))
+    })
+    .unwrap();
+    assert!(ends[0].is_some_and(|(step, loss)| step == 6 && loss.is_some()) && ends[0] == ends[1], "{ends:?}");
 }
 
 #[test]
@@ -257,6 +366,7 @@ fn an_earlier_run_is_not_overwritten_unasked() {
     again(config(folder.path(), 3).with_replace(true)).unwrap();
     assert_eq!(lines(folder.path()).len(), 3);
     assert!(!folder.path().join("checkpoints/step-6").exists());
+    assert!(!folder.path().join("metrics.1.jsonl").exists());
 }
 
 /// Resumes the run in `out` with a trainer that says more.

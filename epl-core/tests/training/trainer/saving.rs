@@ -22,13 +22,21 @@ struct Gate {
     held: Option<&'static str>,
     /// Why none of its files can be created.
     fails: Option<io::ErrorKind>,
+    /// A folder that cannot be removed, such as one in which a file is open on NFS.
+    stuck: Option<&'static str>,
     opened: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Gate {
     fn new(folder: &'static str, held: Option<&'static str>, fails: Option<io::ErrorKind>) -> Arc<Self> {
-        Arc::new(Self { folder, held, fails, opened: Mutex::new(false), changed: Condvar::new() })
+        let (opened, changed) = (Mutex::new(false), Condvar::new());
+        Arc::new(Self { folder, held, fails, stuck: None, opened, changed })
+    }
+
+    fn stuck(folder: &'static str) -> Arc<Self> {
+        let gate = Arc::into_inner(Self::new("", None, None)).unwrap();
+        Arc::new(Self { stuck: Some(folder), ..gate })
     }
 
     fn open(&self) {
@@ -73,6 +81,9 @@ impl Disk for Gate {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        if self.stuck.is_some_and(|stuck| path.ends_with(stuck)) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
         FileSystem.remove_folder(path)
     }
 
@@ -86,9 +97,15 @@ struct Watch<'a> {
     gate: &'a Gate,
     opens_after: u64,
     failed: &'a Mutex<Vec<FailedSave>>,
+    warnings: &'a Mutex<Vec<String>>,
 }
 
 impl<M: Model> Hook<M> for Watch<'_> {
+    fn after_warning(&mut self, _run: &mut Run<M>, warning: &str) -> Result<()> {
+        self.warnings.lock().unwrap().push(warning.to_string());
+        Ok(())
+    }
+
     fn after_step(&mut self, run: &mut Run<M>, _record: &StepRecord) -> Result<()> {
         if run.step() == self.opens_after {
             self.gate.open();
@@ -105,15 +122,26 @@ impl<M: Model> Hook<M> for Watch<'_> {
 }
 
 fn run_on(disk: &Arc<Gate>, out: &Path, steps: u64, opens_after: u64) -> (Result<()>, Vec<FailedSave>) {
-    let failed = Mutex::new(Vec::new());
+    let (ran, failed, _) = run_watched(disk, out, steps, opens_after);
+    (ran, failed)
+}
+
+/// The same, with its warnings.
+fn run_watched(
+    disk: &Arc<Gate>,
+    out: &Path,
+    steps: u64,
+    opens_after: u64,
+) -> (Result<()>, Vec<FailedSave>, Vec<String>) {
+    let (failed, warnings) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let ran = launch(&testing::config(2, 1, 1), |epl| {
-        let watch = Watch { gate: disk, opens_after, failed: &failed };
+        let watch = Watch { gate: disk, opens_after, failed: &failed, warnings: &warnings };
         // Evaluated at the end only: an evaluation is noted in its checkpoint, and waits for it.
         let config = config(out, steps).with_eval_every(None);
         let trainer = trainer(&epl, config)?.with_valid(valid());
         trainer.with_disk(disk.clone()).with_hook(watch).fit(&data()).map(|_| ())
     });
-    (ran.map(|_| ()), failed.into_inner().unwrap())
+    (ran.map(|_| ()), failed.into_inner().unwrap(), warnings.into_inner().unwrap())
 }
 
 /// The checkpoint of step 6 is only written when step 9 is done: training goes on meanwhile, and what is written is what
@@ -191,4 +219,20 @@ fn what_is_lost_at_the_end_is_an_error_and_the_run_resumes_from_the_one_before()
     let resumed = fit((2, 1, 1), config(folder.path(), 9).with_resume(true));
     let whole: PathBuf = folder.path().join("whole");
     assert_eq!(testing::largest_error(&resumed, &fit((2, 1, 1), config(&whole, 9))).1, 0.0);
+}
+
+#[test]
+fn an_old_checkpoint_that_cannot_be_removed_is_told_and_later_ones_are_saved() {
+    let folder = tempdir().unwrap();
+    let (ran, failed, warnings) = run_watched(&Gate::stuck(".step-6.discarded"), folder.path(), 30, 99);
+    ran.unwrap();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(Checkpoints::new(folder.path(), 2).steps().unwrap(), [24, 30]);
+    let [told] = &warnings[..] else { panic!("a fault that lasts is told once: {warnings:?}") };
+    assert!(told.contains("an old checkpoint cannot be removed") && told.contains(".step-6.discarded"), "{told}");
+    // Also one that only the last save finds.
+    let folder = tempdir().unwrap();
+    let (ran, _, warnings) = run_watched(&Gate::stuck(".step-6.discarded"), folder.path(), 18, 99);
+    ran.unwrap();
+    assert!(warnings.len() == 1, "{warnings:?}");
 }
