@@ -34,7 +34,7 @@ pub(crate) use joined::leave_workers;
 pub(crate) use plan_only::WantedPlan;
 use record::Record;
 use watched::Watched;
-pub(crate) use watched::{of_run, stepped};
+pub(crate) use watched::{of_run, step_began, stepped};
 
 use crate::config::Config;
 use crate::error::Result;
