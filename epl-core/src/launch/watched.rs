@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use epl_comm::watch::{Group, OpenCall, RankStatus, Reporter};
-use epl_comm::{Log, LogEntry, ProcessGroup, ThreadMemory};
+use epl_comm::{Log, LogEntry, ProcessGroup, Rank, ThreadMemory};
 
 use crate::engine::StepReport;
 
@@ -110,31 +110,26 @@ impl WatchedRank {
 
     fn status(&self) -> RankStatus {
         let Self { rank, step, steps, speed, memory, .. } = *self;
-        let (call, calls) = calls(&self.log.entries());
+        let (call, calls) = calls(&self.log);
         RankStatus { rank, step, steps, speed, memory, call, calls }
     }
 }
 
 /// The oldest call that has gone out and is not over; and of each group the last one that has gone out.
-fn calls(entries: &[LogEntry]) -> (Option<OpenCall>, Vec<(Group, u64)>) {
-    let group = |entry: &LogEntry| Group {
-        name: entry.group.to_string(),
-        members: entry.members.iter().map(|rank| rank.0).collect(),
+fn calls(log: &Log) -> (Option<OpenCall>, Vec<(Group, u64)>) {
+    let group = |name: &str, members: &[Rank]| Group {
+        name: name.to_string(),
+        members: members.iter().map(|rank| rank.0).collect(),
     };
-    let mut last: Vec<(&LogEntry, u64)> = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.begun.is_some() || entry.ended.is_some()) {
-        let is_of = |(known, _): &&mut (&LogEntry, u64)| known.group == entry.group && known.members == entry.members;
-        match last.iter_mut().find(is_of) {
-            Some((_, sequence)) => *sequence = (*sequence).max(entry.sequence),
-            None => last.push((entry, entry.sequence)),
-        }
-    }
     let open = |entry: &LogEntry| {
         let begun = entry.begun.filter(|_| entry.ended.is_none())?;
         let (words, since) = (entry.call(), begun.elapsed());
-        Some(OpenCall { group: group(entry), sequence: entry.sequence, words, since })
+        Some(OpenCall { group: group(&entry.group, &entry.members), sequence: entry.sequence, words, since })
     };
-    (entries.iter().find_map(open), last.into_iter().map(|(entry, last)| (group(entry), last)).collect())
+    let call = log.entries().iter().find_map(open);
+    // Read behind the call that is open, which counts there.
+    let last = log.last_of_groups().into_iter().map(|last| (group(&last.group, &last.members), last.sequence));
+    (call, last.collect())
 }
 
 #[cfg(test)]
@@ -178,10 +173,9 @@ mod tests {
                 world.all_reduce_values(&[1.0], ReduceOp::Sum)?;
                 return Ok(());
             }
-            let waits = |log: &Log| calls(&log.entries());
             let (call, others) = loop {
                 let log = seen.lock().unwrap().clone();
-                match log.map(|log| waits(&log)) {
+                match log.as_ref().map(calls) {
                     Some((Some(call), calls)) if call.sequence == 2 => break (call, calls),
                     _ => std::thread::yield_now(),
                 }
@@ -189,7 +183,7 @@ mod tests {
             let world_of_both = Group { name: "world".into(), members: vec![0, 1] };
             assert_eq!((&call.group, others), (&world_of_both, vec![(world_of_both.clone(), 2)]));
             assert!(call.words.starts_with("all_reduce(sum) of f64 [1], call 2 of "), "{}", call.words);
-            assert_eq!(waits(&log), (None, vec![(world_of_both, 1)]));
+            assert_eq!(calls(&log), (None, vec![(world_of_both, 1)]));
             world.all_reduce_values(&[1.0], ReduceOp::Sum)?;
             Ok(())
         });
