@@ -7,7 +7,8 @@
 #   tools/check_dockerfile.sh ROOT      in this folder, which stays; what debootstrap has made there is not made again
 #
 # PROFILE=dev      compiles in the development profile: half the time
-# MIRROR           from where the system comes; by default Ubuntu's archive (its key is in the package ubuntu-keyring)
+# MIRROR           from where the system comes; by default Ubuntu's archive, where the package ubuntu-keyring is installed: without
+#                  it debootstrap has no key, and asks Debian unless a mirror is named
 # SUITE            one of Debian in the place of Ubuntu: names of packages may be others there
 set -euo pipefail
 

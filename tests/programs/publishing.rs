@@ -47,7 +47,8 @@ fn every_feature_is_explained() {
 #[test]
 fn every_crate_is_published_with_a_page() {
     for name in CRATES {
-        let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--manifest-path", &format!("{name}/Cargo.toml")]);
+        let manifest = format!("{name}/Cargo.toml");
+        let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--manifest-path", &manifest]);
         assert!(list.lines().any(|file| file == "README.md"), "{name}: {list}");
     }
 }
