@@ -170,7 +170,7 @@ fn zsh_puts_no_space_behind_an_option() {
     let (_, script, _) = epl(&["completions", "zsh"]);
     let (function, rest) = script.split_once("\n}\n").expect("a function of options comes first");
     assert!(function.starts_with("#compdef epl\n") && function.contains("compadd \"$@\" -S '' -- "), "{function}");
-    assert!(function.contains(" zero.level=") && !rest.contains("zero.level="), "{script}");
+    assert!(function.contains(" pipeline.cuts=") && !rest.contains("pipeline.cuts="), "{script}");
     assert!(rest.contains(":_epl_options'") && !rest.contains("EPL_OPTION"), "{rest}");
     let (_, script, _) = epl(&["completions", "zsh", "--for", "mine"]);
     assert!(script.contains("-S '' -- ") && script.ends_with("compdef _epl_options mine\n"), "{script}");

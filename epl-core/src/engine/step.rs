@@ -111,7 +111,7 @@ impl<M: Model> Engine<M> {
             self.context.world().warmed_up();
         }
         if !self.is_trial {
-            stepped(self.context.world(), self.state.steps, &report, begun);
+            stepped(self.context.world(), self.state.steps, |term| report.tokens(term), begun);
         }
         Ok(report)
     }

@@ -10,8 +10,6 @@ use std::time::Instant;
 use epl_comm::watch::{Group, OpenCall, RankStatus, Reporter};
 use epl_comm::{Log, LogEntry, ProcessGroup, Rank, ThreadMemory};
 
-use crate::engine::StepReport;
-
 /// The ranks of this process that are watched, by what they last did.
 static RANKS: Mutex<Vec<WatchedRank>> = Mutex::new(Vec::new());
 /// Whether there are any.
@@ -66,10 +64,11 @@ pub(crate) fn step_began(world: &ProcessGroup, begun: Instant) {
     note(world, |rank| rank.begun = Some(begun));
 }
 
-/// Notes that a rank has done so many steps, and what the last of them reports, which its engine began at this time.
-pub(crate) fn stepped(world: &ProcessGroup, step: u64, report: &StepReport, begun: Instant) {
+/// Notes that a rank has done so many steps, how many tokens the last of them had, counted by a loss term, and when its engine
+/// began it.
+pub(crate) fn stepped(world: &ProcessGroup, step: u64, tokens: impl Fn(&str) -> f64, begun: Instant) {
     note(world, |rank| {
-        rank.stepped(step, report, [begun, Instant::now()]);
+        rank.stepped(step, tokens, [begun, Instant::now()]);
         // Of its own thread.
         rank.memory = ThreadMemory::now().and_then(|memory| u64::try_from(memory.live).ok());
     });
@@ -99,10 +98,10 @@ impl WatchedRank {
     }
 
     /// Counts the time of the step itself, as the progress does: evaluation and saving lie between two of them.
-    fn stepped(&mut self, step: u64, report: &StepReport, [begun, ended]: [Instant; 2]) {
+    fn stepped(&mut self, step: u64, tokens: impl Fn(&str) -> f64, [begun, ended]: [Instant; 2]) {
         let begun = self.begun.take().unwrap_or(begun);
         if std::mem::replace(&mut self.has_stepped, true) {
-            let speed = report.tokens(&self.tokens) / (ended - begun).as_secs_f64().max(1e-9);
+            let speed = tokens(&self.tokens) / (ended - begun).as_secs_f64().max(1e-9);
             self.speed = Some(self.speed.map_or(speed, |before| 0.9 * before + 0.1 * speed));
         }
         self.step = step;
@@ -146,17 +145,18 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let report = record(1).report;
+        let tokens = |term: &str| report.tokens(term);
         let mut by_engine = WatchedRank::new(Log::default(), 0);
-        by_engine.stepped(1, &report, [at(0), at(9)]);
+        by_engine.stepped(1, tokens, [at(0), at(9)]);
         assert_eq!((by_engine.step, by_engine.speed), (1, None));
         // 500 of the first term, in two seconds; what lay between the steps does not count.
-        by_engine.stepped(2, &report, [at(90), at(92)]);
+        by_engine.stepped(2, tokens, [at(90), at(92)]);
         assert_eq!(by_engine.speed, Some(250.0));
         let mut by_trainer = WatchedRank::new(Log::default(), 0);
         (by_trainer.tokens, by_trainer.has_stepped) = ("auxiliary".to_string(), true);
         // Two seconds of waiting for data are of the step.
         by_trainer.begun = Some(at(88));
-        by_trainer.stepped(2, &report, [at(90), at(92)]);
+        by_trainer.stepped(2, tokens, [at(90), at(92)]);
         assert_eq!(by_trainer.speed, Some(2.0));
         assert_eq!(by_trainer.begun, None);
     }
