@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # The steps of the Dockerfile where there is no engine for containers: in a clean root that debootstrap makes, with RUN by chroot,
 # COPY by tar, ENV and WORKDIR as they say. Then `epl-launch` starts two workers in it, over MPI. Instead of the base image there is
-# this root, without CUDA, which no step asks for. Needs root, debootstrap and git; a quarter of an hour on two cores.
+# this root, of the same Ubuntu, without CUDA, for which no step asks. Needs root and debootstrap; 15 minutes on two cores.
 #
 #   tools/check_dockerfile.sh           in a folder for a moment
 #   tools/check_dockerfile.sh ROOT      in this folder, which stays; what debootstrap has made there is not made again
 #
 # PROFILE=dev      compiles in the development profile: half the time
-# SUITE, MIRROR    what debootstrap makes, and from where; by default trixie, of Debian
+# MIRROR           from where the system comes; by default Ubuntu's archive, where the package ubuntu-keyring is installed: without
+#                  it debootstrap has no key, and asks Debian unless a mirror is named
+# SUITE            one of Debian in the place of Ubuntu: names of packages may be others there
 set -euo pipefail
 
 # What is mounted is gone when this process ends.
@@ -25,7 +27,15 @@ end() {
 trap 'end "$@"' EXIT
 
 step "a clean root"
-[ -e "$root/etc/os-release" ] || debootstrap --variant=minbase "${SUITE:-trixie}" "$root" ${MIRROR:+"$MIRROR"}
+if [ -e "$root/etc/os-release" ]; then
+    grep PRETTY_NAME "$root/etc/os-release"
+elif [ -n "${SUITE:-}" ]; then
+    debootstrap --variant=minbase "$SUITE" "$root" "${MIRROR:-}"
+else
+    grep -q '^FROM .*-ubuntu24\.04$' Dockerfile || { echo "the base image is no Ubuntu 24.04: name its suite here" >&2; exit 1; }
+    # A debootstrap that does not know the name yet makes it as all of Ubuntu, which it calls gutsy.
+    debootstrap --variant=minbase --components=main,universe noble "$root" "${MIRROR:-}" gutsy
+fi
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
@@ -56,7 +66,8 @@ while IFS= read -r line; do
         FROM\ *) ;;
         ENV\ *) mapfile -d '' -t variables < <(env -i "${variables[@]}" bash -c "export $what; exec env -0") ;;
         WORKDIR\ *) folder=$what; mkdir -p "$root$folder" ;;
-        'COPY . .') git ls-files -z | tar --create --null --files-from=- | tar --extract --directory "$root$folder" ;;
+        'COPY . .') # what lies here, but for what .dockerignore names
+            tar --create --anchored --exclude-from=<(sed 's|^|./|' .dockerignore) . | tar --extract --directory "$root$folder" ;;
         RUN\ *) inside "${what//cargo install/cargo install $debug}" ;;
         *) echo "not known: $line" >&2; exit 1 ;;
     esac

@@ -98,7 +98,7 @@ pub use epl_launch::{
 pub use error::{Error, LaunchError, Result, catch, unwind};
 pub use launch::Launcher;
 pub use layout::{Copied, Partial, Split, copied, first_term, sliced};
-pub use log::{Log, LogEntry};
+pub use log::{LastCall, Log, LogEntry};
 pub use memory::{CountingAllocator, ThreadMemory};
 pub use operation::{Call, Operation, ReduceOp};
 pub use pending::Pending;

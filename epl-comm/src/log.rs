@@ -23,6 +23,19 @@ struct Ring {
     entries: Vec<LogEntry>,
     /// How many calls were logged in all.
     count: usize,
+    /// Of each group that the rank has called, in the order of the first calls.
+    groups: Vec<LastCall>,
+}
+
+/// The last call of a rank in a group that has gone out, however many calls of other groups came behind it.
+#[derive(Clone, Debug)]
+pub struct LastCall {
+    /// The name of the group.
+    pub group: Arc<str>,
+    /// Its ranks in the world, by their places in the group.
+    pub members: Arc<[Rank]>,
+    /// The number of the call in the group, from 1; 0 while none has gone out.
+    pub sequence: u64,
 }
 
 /// One call of a rank.
@@ -48,9 +61,13 @@ pub struct LogEntry {
     pub ended: Option<Instant>,
 }
 
-/// A place in a log.
+/// A place in a log; and which of the groups, and its number there, which are known when the place is another call's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogMark(usize);
+pub(crate) struct LogMark {
+    call: usize,
+    group: usize,
+    sequence: u64,
+}
 
 impl Log {
     /// What is kept, the oldest call first.
@@ -65,6 +82,11 @@ impl Log {
         let ring = self.ring();
         let last = ring.count.checked_sub(1)?;
         ring.entries.get(last % CAPACITY).cloned()
+    }
+
+    /// The last call that has gone out, of each group in which there is one. Unlike [`entries`](Self::entries) it forgets none.
+    pub fn last_of_groups(&self) -> Vec<LastCall> {
+        self.ring().groups.iter().filter(|last| last.sequence > 0).cloned().collect()
     }
 
     /// What is said of a rank that others wait for.
@@ -85,13 +107,16 @@ impl Log {
         let (shape, begun) = (call.shape.clone(), begun.then_some(now));
         let entry = LogEntry { group, members, sequence, operation, dtype, shape, issued: now, begun, ended: None };
         let mut ring = self.ring();
-        let mark = ring.count;
+        let mark = LogMark { call: ring.count, group: ring.group_of(&entry), sequence };
+        if begun.is_some() {
+            ring.went_out(mark);
+        }
         ring.count += 1;
-        match ring.entries.get_mut(mark % CAPACITY) {
+        match ring.entries.get_mut(mark.call % CAPACITY) {
             Some(oldest) => *oldest = entry,
             None => ring.entries.push(entry),
         }
-        LogMark(mark)
+        mark
     }
 
     /// Records that it goes out.
@@ -104,16 +129,34 @@ impl Log {
         self.update(mark, |entry| entry.ended = Some(Instant::now()));
     }
 
-    fn update(&self, LogMark(mark): LogMark, change: impl FnOnce(&mut LogEntry)) {
+    /// Changes the entry of a call that has gone out.
+    fn update(&self, mark: LogMark, change: impl FnOnce(&mut LogEntry)) {
         let mut ring = self.ring();
+        ring.went_out(mark);
         // Otherwise newer calls have taken its place.
-        if ring.count - mark <= CAPACITY {
-            change(&mut ring.entries[mark % CAPACITY]);
+        if ring.count - mark.call <= CAPACITY {
+            change(&mut ring.entries[mark.call % CAPACITY]);
         }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    /// The number of a call's group, of which a rank has few.
+    fn group_of(&mut self, entry: &LogEntry) -> usize {
+        let is_of = |last: &LastCall| last.group == entry.group && last.members == entry.members;
+        self.groups.iter().position(is_of).unwrap_or_else(|| {
+            self.groups.push(LastCall { group: entry.group.clone(), members: entry.members.clone(), sequence: 0 });
+            self.groups.len() - 1
+        })
+    }
+
+    fn went_out(&mut self, LogMark { group, sequence, .. }: LogMark) {
+        let last = &mut self.groups[group].sequence;
+        *last = sequence.max(*last);
     }
 }
 
@@ -169,6 +212,23 @@ mod tests {
             assert_eq!(kept(&log), (first as u64..=number as u64).collect::<Vec<_>>());
             assert_eq!(log.last().map(|entry| entry.sequence), Some(number as u64));
         }
+    }
+
+    #[test]
+    fn the_last_call_of_a_group_is_known_behind_many_of_others() {
+        let (log, members) = (Log::default(), Arc::from([Rank(0), Rank(1)]));
+        let [data, world, late] = ["data", "world", "late"].map(Arc::from);
+        log.issue((&data, &members), &call(12), true);
+        let waits = log.issue((&late, &members), &call(3), false);
+        for number in 1..=CAPACITY {
+            log.issue((&world, &members), &call(number), true);
+        }
+        let last = || log.last_of_groups().into_iter().map(|last| (last.group, last.sequence)).collect::<Vec<_>>();
+        assert!(log.entries().iter().all(|entry| entry.group == world));
+        assert_eq!(last(), [(data.clone(), 12), (world.clone(), CAPACITY as u64)]);
+        // One that goes out when its place in the ring is another's.
+        log.begin(waits);
+        assert_eq!(last(), [(data, 12), (late, 3), (world, CAPACITY as u64)]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub mod testing;
 pub use config::{Config, ConfigError};
 pub use engine::{Decoding, Engine, EngineSettings, EvalReport, MicroBatch, StepReport, TraceWindow};
 pub use error::{Error, Result};
-pub use launch::{Epl, LaidOutModel, launch, launch_dry, launch_traced};
+pub use launch::{Epl, LaidOutModel, is_planned, launch, launch_dry, launch_traced};
 pub use model::batch::{Batch, BatchTensors};
 pub use model::carry::{Carry, CarryMapper, CarryReader};
 pub use model::chain::{Chain, Links, Unlinked};

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{Builder, JoinHandle};
@@ -121,7 +122,7 @@ impl Reporter {
         Self::to_folder(PathBuf::from(folder), worker, ranks).ok()
     }
 
-    /// Begins to tell it to a folder that is there.
+    /// Begins to tell it to a folder that is there. Where `ranks` panics, of none from then on.
     ///
     /// # Errors
     ///
@@ -129,14 +130,21 @@ impl Reporter {
     pub fn to_folder(
         folder: PathBuf,
         worker: usize,
-        mut ranks: impl FnMut() -> Vec<RankStatus> + Send + 'static,
+        ranks: impl FnMut() -> Vec<RankStatus> + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let tell = move || {
+            let mut ranks = Some(ranks);
             loop {
                 let has_ended = stopped.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout);
                 let told = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let status = WorkerStatus { worker, told, memory: resident(), ranks: ranks(), has_ended };
+                let known = ranks.as_mut().and_then(|ranks| catch_unwind(AssertUnwindSafe(ranks)).ok());
+                if known.is_none() {
+                    // Who panicked is asked no more, as it would say so each time; the process is not silent for that.
+                    ranks = None;
+                }
+                let ranks = known.unwrap_or_default();
+                let status = WorkerStatus { worker, told, memory: resident(), ranks, has_ended };
                 // The next one may be written.
                 let _ = write(&folder, &status);
                 if has_ended {
@@ -232,5 +240,16 @@ mod tests {
         let [told] = &read[..] else { panic!("{read:?}") };
         assert_eq!((told.worker, &told.ranks, told.has_ended), (2, &status(), true));
         assert!(!told.told.is_zero() && (told.memory.is_some() || !cfg!(target_os = "linux")));
+    }
+
+    #[test]
+    fn a_process_whose_ranks_cannot_be_told_is_there() {
+        let folder = std::env::temp_dir().join(format!("epl-watch-panics-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        drop(Reporter::to_folder(folder.clone(), 1, || panic!("expected by a test")).unwrap());
+        let read = read(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        let [told] = &read[..] else { panic!("{read:?}") };
+        assert!((told.worker, told.has_ended) == (1, true) && told.ranks.is_empty(), "{told:?}");
     }
 }

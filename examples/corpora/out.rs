@@ -36,7 +36,7 @@ impl Folder {
     /// that holds none to go on with.
     pub fn of(config: &Config, short: bool, plan: bool) -> epl::Result<Self> {
         let path = PathBuf::from(&config.train.out);
-        let plan = plan || std::env::var_os("EPL_PLAN").is_some();
+        let plan = plan || epl::is_planned();
         if !plan {
             check_unused(&path)?;
         }

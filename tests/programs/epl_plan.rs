@@ -164,6 +164,18 @@ fn every_shell_completes_every_command_and_every_option() {
     }
 }
 
+/// There may be no zsh: its script is read.
+#[test]
+fn zsh_puts_no_space_behind_an_option() {
+    let (_, script, _) = epl(&["completions", "zsh"]);
+    let (function, rest) = script.split_once("\n}\n").expect("a function of options comes first");
+    assert!(function.starts_with("#compdef epl\n") && function.contains("compadd \"$@\" -S '' -- "), "{function}");
+    assert!(function.contains(" pipeline.cuts=") && !rest.contains("pipeline.cuts="), "{script}");
+    assert!(rest.contains(":_epl_options'") && !rest.contains("EPL_OPTION"), "{rest}");
+    let (_, script, _) = epl(&["completions", "zsh", "--for", "mine"]);
+    assert!(script.contains("-S '' -- ") && script.ends_with("compdef _epl_options mine\n"), "{script}");
+}
+
 #[test]
 fn bash_completes_by_the_scripts() {
     let complete = |script: &str, function: &str, words: &str| {

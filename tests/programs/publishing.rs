@@ -1,4 +1,4 @@
-//! What is published: features that are explained, dependencies that the promised Rust compiles.
+//! What is published: a page for each crate, features that are explained, dependencies that the promised Rust compiles.
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,6 +42,15 @@ fn every_feature_is_explained() {
         count += features.len();
     }
     assert!(count > 15, "{count} features");
+}
+
+#[test]
+fn every_crate_is_published_with_a_page() {
+    for name in CRATES {
+        let manifest = format!("{name}/Cargo.toml");
+        let list = cargo(&["package", "--list", "--allow-dirty", "--offline", "--manifest-path", &manifest]);
+        assert!(list.lines().any(|file| file == "README.md"), "{name}: {list}");
+    }
 }
 
 /// `1.95` or `1.95.0`.

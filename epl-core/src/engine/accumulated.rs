@@ -1,6 +1,7 @@
 //! What a step has before its update.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use super::gradients::GradientStore;
 use super::report::StepReport;
@@ -20,6 +21,8 @@ pub struct Accumulated {
     pub(super) number: u64,
     /// What the loss was multiplied by.
     pub(super) loss_scale: f64,
+    /// When its step began.
+    pub(super) begun: Instant,
 }
 
 impl Accumulated {

@@ -45,15 +45,20 @@ pub(crate) fn gather<M: Module>(
 }
 
 impl<M: Model> LaidOutModel<M> {
-    /// The parameters, whole, by path: for an export of a model that is not trained, and so needs no engine. None in a program
-    /// that is run for its plan, where they have no values. Collective.
+    /// The parameters, whole, by path: for an export of a model that is not trained, and so needs no engine. Zeros in a program that
+    /// is run for its plan, where they have no values. Collective.
     ///
     /// # Errors
     ///
     /// When a peer fails.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
         if self.wanted.is_some() {
-            return Ok(BTreeMap::new());
+            // Memory that the system gives when it is touched.
+            let zeros = |ParamRecord { global_shape, dtype, .. }: &ParamRecord| {
+                let bytes = global_shape.iter().product::<usize>() * dtype.size();
+                TensorData::from_bytes_vec(vec![0; bytes], global_shape.clone(), *dtype)
+            };
+            return Ok(self.plan.records().iter().map(|record| (record.name.clone(), zeros(record))).collect());
         }
         gather(&self.params, &self.plan, self.context(), &GatherSource::Parameters)
     }

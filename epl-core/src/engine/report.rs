@@ -43,6 +43,15 @@ pub struct StepReport {
     pub skipped: bool,
 }
 
+impl StepReport {
+    /// How many tokens the step had, over all ranks: the weight of the loss term of this name; if there is no such term, of the
+    /// first one.
+    pub fn tokens(&self, term: &str) -> f64 {
+        let named = self.weights.iter().find(|(name, _)| name == term);
+        named.or(self.weights.first()).map_or(0.0, |(_, weight)| *weight)
+    }
+}
+
 /// What an evaluation found; the same on every rank, but for local outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvalReport {

@@ -79,6 +79,8 @@ pub(super) struct StepRun<'a, M: Model> {
     last_told: (Flops, Option<usize>),
     /// The runs of segments that are run again.
     again: &'a [Range<usize>],
+    /// When the step began.
+    begun: Instant,
 }
 
 struct Flight<'a, M: Model> {
@@ -105,6 +107,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         mut given: Given,
         statistics: StepStatistics,
     ) -> Result<Self> {
+        let begun = Instant::now();
         // Before gradients that lie away from the device are taken for the step.
         engine.count_memory();
         let mut links = engine.links(&engine.device);
@@ -134,6 +137,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             flops: Some(0.0),
             last_told: Default::default(),
             again,
+            begun,
         })
     }
 
@@ -174,7 +178,7 @@ impl<'a, M: Model> StepRun<'a, M> {
             report.grad_norm = own_norm;
         }
         let bubble = work.bubble(context)?;
-        Ok(Accumulated { store, report, without, not_finite, bubble, number, loss_scale: scale })
+        Ok(Accumulated { store, report, without, not_finite, bubble, number, loss_scale: scale, begun: self.begun })
     }
 
     fn forward(&mut self, action: Action) -> Result<()> {

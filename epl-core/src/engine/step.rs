@@ -83,7 +83,7 @@ impl<M: Model> Engine<M> {
     /// are then as before. Under mixed precision such a step is skipped, on all ranks alike, and too many of them are an error.
     pub fn apply(&mut self, accumulated: Accumulated, rate: f64) -> Result<StepReport> {
         self.check_rate(rate)?;
-        let Accumulated { mut store, mut report, without, not_finite, bubble, number, loss_scale } = accumulated;
+        let Accumulated { mut store, mut report, without, not_finite, bubble, number, loss_scale, begun } = accumulated;
         if self.state.away.as_ref().is_some_and(|away| away.borrow().number() != number) {
             return Err(Error::invalid(
                 "other gradients were accumulated after these, and took their place: there is room for one step's away from \
@@ -122,8 +122,7 @@ impl<M: Model> Engine<M> {
             self.context.world().warmed_up();
         }
         if !self.is_trial {
-            let weight = report.weights.first().map_or(0.0, |(_, weight)| *weight);
-            stepped(self.context.world(), self.state.steps, weight);
+            stepped(self.context.world(), self.state.steps, |term| report.tokens(term), begun);
         }
         Ok(report)
     }

@@ -32,9 +32,10 @@ pub use epl::{Epl, LaidOutModel};
 use joined::Joined;
 pub(crate) use joined::leave_workers;
 pub(crate) use plan_only::WantedPlan;
+pub use plan_only::is_planned;
 use record::Record;
 use watched::Watched;
-pub(crate) use watched::{of_run, stepped};
+pub(crate) use watched::{of_run, step_began, stepped};
 
 use crate::config::Config;
 use crate::error::Result;
@@ -55,7 +56,7 @@ use crate::error::Result;
 /// ```
 ///
 /// Where the environment asks for the program's plan (`epl plan`), `f` is run as one rank of a world that is only thought of, until it
-/// builds an engine, and nothing is trained.
+/// builds an engine, and nothing is trained; where stages have different widths, once for each of them.
 ///
 /// # Errors
 ///
@@ -100,7 +101,7 @@ pub fn launch_traced<T: Send>(
     let wanted = WantedPlan::of_process()?;
     wanted.as_ref().map_or(Ok(()), |wanted| wanted.check_alone(config))?;
     if let Some(wanted) = wanted.as_ref().filter(|wanted| !wanted.needs_ranks(config)) {
-        return Err(wanted.ended(in_thought(config, wanted, &f).err()));
+        return Err(wanted.of_ranks(|rank| in_thought(config, wanted, rank, &f).err()));
     }
     if config.cluster.keep_freed_memory {
         // Before there are other threads.
@@ -122,10 +123,15 @@ pub fn launch_traced<T: Send>(
     ran.and_then(|values| written.map(|()| values))
 }
 
-/// Runs `f` as the first rank of the world that a plan is wanted of.
-fn in_thought<T>(config: &Config, wanted: &Arc<WantedPlan>, f: impl FnOnce(Epl) -> Result<T>) -> Result<T> {
+/// Runs `f` as a rank of the world that a plan is wanted of.
+fn in_thought<T>(
+    config: &Config,
+    wanted: &Arc<WantedPlan>,
+    rank: usize,
+    f: impl FnOnce(Epl) -> Result<T>,
+) -> Result<T> {
     let cluster = wanted.cluster(config)?;
-    let ran = elsewhere::thought_of(config.clone(), cluster, 0, |config, (cluster, mesh), world, trace| {
+    let ran = elsewhere::thought_of(config.clone(), cluster, rank, |config, (cluster, mesh), world, trace| {
         let at = (cluster, Device::default().autodiff());
         f(Epl::wanting(config, at, mesh, world, Some(trace), Some(wanted.clone()))?)
     });

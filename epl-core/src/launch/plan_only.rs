@@ -10,6 +10,9 @@
 //!
 //! `EPL_PLAN_SETTINGS` has the options that `epl plan` was given: those that the program has not taken are told with the plan.
 //!
+//! Where stages have different widths, what a rank of another stage holds is known there alone: the closure is run once more as the
+//! first rank of each, and its table goes behind the others.
+//!
 //! No parameter is drawn, no other worker is met, and no step is made. Where a layout is searched and no cluster is described, ranks
 //! are started as ever, since the search measures their collectives.
 
@@ -36,6 +39,17 @@ const CLUSTER: &str = "EPL_PLAN_CLUSTER";
 /// The one with the options that were asked for, as `key=value`, one a line.
 const SETTINGS: &str = "EPL_PLAN_SETTINGS";
 
+/// Whether this process is run for its plan (`epl plan`), and so trains nothing: what a program does before
+/// [`launch`](crate::launch), such as writing data, it may leave out then.
+pub fn is_planned() -> bool {
+    path_in(FILE, |name| std::env::var_os(name)).is_some()
+}
+
+/// The path in a variable; none where that is not set, or empty.
+fn path_in(name: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    variable(name).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The plan that this process is run for.
 #[derive(Debug)]
 pub(crate) struct WantedPlan {
@@ -56,6 +70,12 @@ struct Told {
     /// What segments store for backward.
     activations: Stored,
     is_made: bool,
+    /// Whether the closure can be run as another rank.
+    is_run_again: bool,
+    /// As which ranks it is, for what they need.
+    further: Vec<usize>,
+    /// The one of them as which it is run now, until its table is told.
+    now: Option<usize>,
 }
 
 /// What is known of activations.
@@ -86,7 +106,7 @@ impl WantedPlan {
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Arc<Self>>> {
-        let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = |name: &str| path_in(name, &variable);
         let Some(file) = path(FILE) else { return Ok(None) };
         let machine = path(CLUSTER).map(Machine::load).transpose()?;
         let settings = variable(SETTINGS).unwrap_or_default();
@@ -164,15 +184,39 @@ impl WantedPlan {
     /// comes first writes that of the first rank, as all can.
     pub fn made(&self, builder: &PlanBuilder, state: OptimizerState) -> Error {
         let mut told = self.told();
-        if told.is_made {
-            return Error::PlanOnly;
+        let words = match (told.is_made, told.now) {
+            (false, _) => self.words(builder, state, &mut told),
+            (true, Some(rank)) => self.table(builder, rank, state, &told),
+            (true, None) => return Error::PlanOnly,
+        };
+        let written = words.and_then(|words| self.write(&words));
+        if written.is_ok() {
+            (told.is_made, told.now) = (true, None);
         }
-        let written = self.words(builder, state, &told).and_then(|words| {
-            let file = OpenOptions::new().create(true).append(true).open(&self.file);
-            file.and_then(|mut file| file.write_all(words.as_bytes())).map_err(|error| Error::file(&self.file, error))
-        });
-        told.is_made = written.is_ok();
         written.err().unwrap_or(Error::PlanOnly)
+    }
+
+    fn write(&self, words: &str) -> Result<()> {
+        let file = OpenOptions::new().create(true).append(true).open(&self.file);
+        file.and_then(|mut file| file.write_all(words.as_bytes())).map_err(|error| Error::file(&self.file, error))
+    }
+
+    /// Runs a program as the first rank, then as those that alone know what they need; returns what its launch ends with.
+    pub fn of_ranks(&self, run: impl Fn(usize) -> Option<Error>) -> Error {
+        self.told().is_run_again = true;
+        let ended = self.ended(run(0));
+        let further = std::mem::take(&mut self.told().further);
+        for rank in further {
+            self.told().now = Some(rank);
+            let failed = run(rank);
+            if self.told().now.take().is_some() {
+                let why = failed.map_or("it built no engine".to_string(), |error| error.to_string());
+                if let Err(error) = self.write(&format!("\nmemory of rank {rank}: not known: {why}\n")) {
+                    return error;
+                }
+            }
+        }
+        ended
     }
 
     /// What a launch ends with, whose closure ended so: the plan is made, or it is not.
@@ -193,34 +237,44 @@ impl WantedPlan {
     }
 
     /// The plan of the first rank, what a rank of each stage needs, and the time of a step.
-    fn words(&self, builder: &PlanBuilder, state: OptimizerState, told: &Told) -> Result<String> {
+    fn words(&self, builder: &PlanBuilder, state: OptimizerState, told: &mut Told) -> Result<String> {
         let mesh = builder.mesh();
         let along = mesh.group(Axis::Pipeline, mesh.first());
-        let ranks: Vec<usize> = mesh.widths().iter().map(|width| along[width.members.start]).collect();
-        let builder_of = |rank: usize| builder.clone().at(mesh.coordinate(rank));
-        let mut words = builder_of(ranks[0]).plan()?.to_string();
+        let mut ranks: Vec<usize> = mesh.widths().iter().map(|width| along[width.members.start]).collect();
+        let mut words = builder.clone().at(mesh.coordinate(ranks[0])).plan()?.to_string();
         words += &self.not_taken(told.searched.as_ref().unwrap_or(&builder.config));
+        words += &self.predicted(told);
+        words += "\nwhat is frozen once parameters have values, as by `try_map`, is counted as trained\n";
         // How stages of other widths divide what they hold, their own ranks know.
-        let known = if mesh.is_bridged() { 1 } else { ranks.len() };
-        for (stage, rank) in ranks.iter().enumerate().take(known) {
-            let of_stage = if ranks.len() > 1 { format!(" of stage {stage}") } else { String::new() };
-            words += &format!("\nmemory of a rank{of_stage}:\n");
-            let builder = Arc::new(builder_of(*rank));
-            let plan = builder.plan()?;
-            let micro_batches = plan.micro_batches;
-            let mut planned = PlannedMemory::of(builder, plan, state);
-            if let Stored::Known(activations, rows) = &told.activations {
-                let rows = shard_range(most_rows(mesh, *rows)?, micro_batches, 0).len().max(1);
-                planned = planned.with_activations(Some(activations), rows);
-            }
-            let stage = mesh.coordinate(*rank).pipeline;
-            let all = (0..mesh.world_size()).filter(|rank| mesh.coordinate(*rank).pipeline == stage);
-            words += &self.memory(&planned, &all.collect::<Vec<_>>(), &told.activations)?;
+        told.further = if mesh.is_bridged() { ranks.split_off(1) } else { Vec::new() };
+        for rank in ranks {
+            words += &self.table(builder, rank, state, told)?;
         }
-        if known < ranks.len() {
+        if !(told.further.is_empty() || told.is_run_again) {
             words += "the stages have different widths: how much the others need is known on their own ranks\n";
         }
-        words += "what is frozen once parameters have values, as by `try_map`, is counted as trained\n";
+        Ok(words)
+    }
+
+    /// What a rank needs, and those that are in its place in their stage.
+    fn table(&self, builder: &PlanBuilder, rank: usize, state: OptimizerState, told: &Told) -> Result<String> {
+        let mesh = builder.mesh();
+        let stage = mesh.coordinate(rank).pipeline;
+        let of_stage = if mesh.widths().len() > 1 { format!(" of stage {stage}") } else { String::new() };
+        let builder = Arc::new(builder.clone().at(mesh.coordinate(rank)));
+        let plan = builder.plan()?;
+        let micro_batches = plan.micro_batches;
+        let mut planned = PlannedMemory::of(builder.clone(), plan, state);
+        if let Stored::Known(activations, rows) = &told.activations {
+            let rows = shard_range(most_rows(mesh, *rows)?, micro_batches, 0).len().max(1);
+            planned = planned.with_activations(Some(activations), rows);
+        }
+        let all: Vec<usize> = (0..mesh.world_size()).filter(|rank| mesh.coordinate(*rank).pipeline == stage).collect();
+        Ok(format!("\nmemory of a rank{of_stage}:\n{}", self.memory(&planned, &all, &told.activations)?))
+    }
+
+    /// A step's time, or why it is not told.
+    fn predicted(&self, told: &Told) -> String {
         let without = match &self.machine {
             None => {
                 "\na step's time is predicted where devices and links are described (`epl plan --cluster FILE`), and the program calls \
@@ -228,8 +282,7 @@ impl WantedPlan {
             }
             Some(_) => "\na step's time is predicted where the program calls `Epl::auto_parallel` before it builds\n",
         };
-        words += &told.predicted.as_ref().map_or_else(|| without.to_string(), |predicted| format!("\n{predicted}\n"));
-        Ok(words)
+        told.predicted.as_ref().map_or_else(|| without.to_string(), |predicted| format!("\n{predicted}\n"))
     }
 
     /// A line for each option that was asked for, and that the program has another value of.
@@ -309,7 +362,17 @@ fn most_rows(mesh: &Mesh, rows: usize) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::SgdConfig;
+    use burn::tensor::{DType, Tensor};
+
+    use super::super::in_thought;
     use super::*;
+    use crate::engine::{Engine, EngineSettings};
+    use crate::launch::Epl;
+    use crate::model::chain::Chain;
+    use crate::model::place::Place;
 
     fn wanted(variables: &[(&str, &str)]) -> Result<Option<Arc<WantedPlan>>> {
         let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
@@ -347,6 +410,67 @@ mod tests {
             let error = asked_for(line).unwrap_err().to_string();
             assert!(error.contains(line) && error.contains("key=value"), "{error}");
         }
+    }
+
+    #[derive(Module, Debug)]
+    struct Net {
+        wide: Linear,
+        narrow: Linear,
+    }
+
+    fn net(at: &Place) -> Chain<Net, Tensor<2>, Tensor<2>> {
+        let linear = |size: usize| move |at: &Place| LinearConfig::new(4, size).init(at);
+        let net = Net { wide: at.replicate(2, linear(4)), narrow: at.replicate(1, linear(7)) };
+        Chain::of(net)
+            .first(&["wide"], |net: &Net, rows: &Tensor<2>| net.wide.forward(rows.clone()))
+            .then(&["narrow"], |net, hidden, _| net.narrow.forward(hidden))
+            .mean_loss(|_, found, _| found.mean())
+    }
+
+    /// What is made of a program on three ranks, and what its launch ends with.
+    fn made_of(program: impl Fn(Epl) -> Result<()>) -> (String, Error) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plan");
+        let wanted = wanted(&[(FILE, file.to_str().unwrap())]).unwrap().unwrap();
+        let config = Config::new().with("cluster.ranks", 3).unwrap();
+        let ended = wanted.of_ranks(|rank| in_thought(&config, &wanted, rank, &program).err());
+        (std::fs::read_to_string(file).unwrap_or_default(), ended)
+    }
+
+    #[test]
+    fn each_stage_of_a_width_of_its_own_has_its_table() {
+        let (plan, ended) = made_of(|epl| Engine::build(&epl, net, &SgdConfig::new()).map(|_| ()));
+        assert!(matches!(ended, Error::PlanOnly), "{ended}");
+        let tables: Vec<&str> = plan.split("\nmemory of a rank of stage ").skip(1).collect();
+        let parameters = |table: &&str| table.lines().find(|line| line.starts_with("parameters")).map(str::to_string);
+        let bytes = [4 * 20, 4 * 35].map(|bytes| format!(" {bytes} "));
+        assert!(tables.len() == 2 && tables[0].starts_with("0:\n") && tables[1].starts_with("1:\n"), "{plan}");
+        for (table, bytes) in tables.iter().zip(&bytes) {
+            assert!(parameters(table).is_some_and(|line| line.contains(bytes)), "{bytes}: {plan}");
+        }
+        assert!(!plan.contains("different widths"), "{plan}");
+        // A program that does something else as another rank.
+        let (plan, ended) = made_of(|epl| match epl.context().world().rank() {
+            0 => Engine::build(&epl, net, &SgdConfig::new()).map(|_| ()),
+            _ => Err(Error::invalid("no data")),
+        });
+        assert!(matches!(ended, Error::PlanOnly), "{ended}");
+        assert!(plan.ends_with("\nmemory of rank 2: not known: no data\n"), "{plan}");
+    }
+
+    #[test]
+    fn parameters_that_have_no_values_are_zeros_under_their_paths() {
+        let (plan, ended) = made_of(|epl| {
+            let built = epl.build(net)?;
+            let parameters = built.parameters()?;
+            let names = ["narrow.bias", "narrow.weight", "wide.bias", "wide.weight"];
+            assert_eq!(parameters.keys().collect::<Vec<_>>(), names);
+            let weight = &parameters["narrow.weight"];
+            assert_eq!((weight.shape().to_vec(), weight.dtype()), (vec![4, 7], DType::F32));
+            assert!(weight.iter::<f32>().all(|value| value == 0.0));
+            Engine::new(built, &SgdConfig::new(), EngineSettings::default()).map(|_| ())
+        });
+        assert!(matches!(ended, Error::PlanOnly) && plan.contains("of stage 1:"), "{ended}: {plan}");
     }
 
     #[test]

@@ -7,10 +7,9 @@ use super::record::{Evaluation, StepRecord};
 use super::run::Run;
 use super::settings::TrainerConfig;
 use crate::data::{BatchShard, Loader, TrainData};
-use crate::engine::StepReport;
 use crate::error::Result;
 use crate::evaluate::{Values, join};
-use crate::launch::of_run;
+use crate::launch::{of_run, step_began};
 use crate::model::segment::Model;
 use crate::trainer::learning_rate::LearningRate;
 
@@ -30,7 +29,7 @@ impl<M: Model> Cycle<'_, '_, M> {
     {
         self.tell(|hook, run| hook.before_run(run))?;
         self.serve()?;
-        of_run(self.run.context().world(), self.run.step(), self.run.steps());
+        of_run(self.run.context().world(), self.run.step(), self.run.steps(), &self.config.tokens);
         if !self.run.is_over() {
             let share = BatchShard::of(self.run.context(), self.config.micro_batches)?;
             let (device, ahead) = (self.run.engine().device(), self.config.ahead()?);
@@ -55,6 +54,7 @@ impl<M: Model> Cycle<'_, '_, M> {
     {
         self.tell(|hook, run| hook.before_step(run))?;
         let start = Instant::now();
+        step_began(self.run.context().world(), start);
         let data = loader.next_step()?;
         let rate = self.schedule.at(self.run.step());
         let rates = self.schedule.of_parameters(self.run.step(), self.run.engine().plan().records());
@@ -69,7 +69,7 @@ impl<M: Model> Cycle<'_, '_, M> {
             rate,
             samples: data.samples,
             position: data.position,
-            tokens: self.tokens(&report),
+            tokens: report.tokens(&self.config.tokens),
             time: start.elapsed(),
             data_wait: data.waited,
             data_ahead: data.ahead,
@@ -89,12 +89,6 @@ impl<M: Model> Cycle<'_, '_, M> {
         }
         self.tell(|hook, run| hook.between_steps(run))?;
         self.serve()
-    }
-
-    /// How many tokens a step had: the weight of the term that counts them.
-    fn tokens(&self, report: &StepReport) -> f64 {
-        let named = report.weights.iter().find(|(name, _)| *name == self.config.tokens);
-        named.or(report.weights.first()).map_or(0.0, |(_, weight)| *weight)
     }
 
     /// Does what hooks asked for, until they ask for nothing more. A model is saved before it is evaluated, so that

@@ -7,6 +7,9 @@ use epl::config::OPTIONS;
 
 use crate::{Arguments, PROGRAMS};
 
+/// Stands in zsh's script for what its function completes: the generator knows words alone, each with a space behind it.
+const OPTION: &str = "EPL_OPTION";
+
 /// The keys of all options, as they are followed by a value.
 fn keys() -> Vec<String> {
     OPTIONS.iter().map(|option| format!("{}=", option.key())).collect()
@@ -17,10 +20,8 @@ pub(crate) fn of_epl(shell: Shell) -> String {
     let programs = PROGRAMS.map(|(name, about)| Command::new(name).about(about));
     let mut command = Arguments::command().subcommands(programs);
     if shell == Shell::Zsh {
-        // Once, for as long as this program runs.
-        let keys: Vec<&'static str> = keys().into_iter().map(|key| &*key.leak()).collect();
         command = command.mut_subcommand("plan", |plan| {
-            let plan = plan.mut_arg("settings", |settings| settings.value_parser(PossibleValuesParser::new(keys)));
+            let plan = plan.mut_arg("settings", |settings| settings.value_parser(PossibleValuesParser::new([OPTION])));
             // What is changed goes behind the others, and of two that take several words the first is completed.
             plan.mut_arg("command", |command| command)
         });
@@ -45,7 +46,12 @@ complete -F _epl_and_options -o bashdefault -o default epl
         Shell::Fish => format!("complete -c epl -n \"__fish_seen_subcommand_from plan\" -a \"{}\"\n", keys().join(" ")),
         _ => String::new(),
     };
-    String::from_utf8_lossy(&script).into_owned() + &options
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        // Behind the first line, which names the program, and before the last ones, which may call it.
+        Shell::Zsh => script.replace(&format!("({OPTION})"), "_epl_options").replacen('\n', &format!("\n{}", zsh()), 1),
+        _ => script + &options,
+    }
 }
 
 /// The script of a shell for a program that takes options on its command line.
@@ -59,10 +65,23 @@ pub(crate) fn of_program(shell: Shell, program: &str) -> Result<String, String> 
     let keys = keys().join(" ");
     match shell {
         Shell::Bash => Ok(format!("{}complete -F _epl_options -o bashdefault -o default {program}\n", bash())),
-        Shell::Zsh => Ok(format!("_epl_options() {{ compadd -S '' -- {keys} }}\ncompdef _epl_options {program}\n")),
+        Shell::Zsh => Ok(format!("{}compdef _epl_options {program}\n", zsh())),
         Shell::Fish => Ok(format!("complete -c {program} -a \"{keys}\"\n")),
         other => Err(format!("options of programs are completed in bash, zsh and fish, not in {other}")),
     }
+}
+
+/// A function of zsh that completes options; `_arguments` gives it words for `compadd`.
+fn zsh() -> String {
+    format!(
+        "
+_epl_options() {{
+    # A value follows at once.
+    compadd \"$@\" -S '' -- {}
+}}
+",
+        keys().join(" ")
+    )
 }
 
 /// A function of bash that adds options to what is completed.

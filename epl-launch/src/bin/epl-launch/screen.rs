@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epl_launch::watch::{OpenCall, RankStatus, WorkerStatus, read, waits_for};
 use tempfile::TempDir;
+use unicode_width::UnicodeWidthChar;
 
 use crate::all_machines::AllMachines;
 use crate::socket::Merged;
@@ -138,7 +139,7 @@ impl View {
         }
     }
 
-    /// The screen, of lines that are no longer than `width`, and of fewer than `height`, from 4 on: below it stands the cursor.
+    /// The screen, of lines of no more columns than `width`, and of fewer than `height`, from 4 on: below it stands the cursor.
     pub fn table(&self, [width, height]: [usize; 2]) -> Vec<String> {
         let rows = self.rows();
         let long = |of: fn(&Row) -> &String, head: &str| {
@@ -148,8 +149,7 @@ impl View {
             [long(|row| &row.step, "step"), long(|row| &row.speed, "tokens/s"), long(|row| &row.memory, "memory")];
         let line = |cells: [&str; 6]| {
             let [worker, rank, a, b, c, state] = cells;
-            let line = format!("{worker:>6}  {rank:>4}  {a:>step$}  {b:>speed$}  {c:>memory$}  {state}");
-            line.chars().take(width).collect::<String>()
+            cut(&format!("{worker:>6}  {rank:>4}  {a:>step$}  {b:>speed$}  {c:>memory$}  {state}"), width)
         };
         let head = line(["worker", "rank", "step", "tokens/s", "memory", "what it does"]);
         // Those that hold up others are not to be below the edge.
@@ -165,7 +165,7 @@ impl View {
             let worker = if row.is_first || left_out > 0 { row.worker.to_string() } else { String::new() };
             line([&worker, &row.rank.to_string(), &row.step, &row.speed, &row.memory, &row.state])
         };
-        let more = (left_out > 0).then(|| format!("and {left_out} more ranks"));
+        let more = (left_out > 0).then(|| cut(&format!("and {left_out} more ranks"), width));
         [head].into_iter().chain(shown.iter().map(row)).chain(more).collect()
     }
 
@@ -182,6 +182,16 @@ impl View {
         };
         self.rows().into_iter().map(line).collect()
     }
+}
+
+/// As much of a line as so many columns of a terminal take, without what moves its cursor.
+fn cut(line: &str, columns: usize) -> String {
+    let known = line.chars().filter_map(|letter| Some((letter, letter.width()?)));
+    let ends = known.scan(0, |end, (letter, width)| {
+        *end += width;
+        Some((letter, *end))
+    });
+    ends.take_while(|(_, end)| *end <= columns).map(|(letter, _)| letter).collect()
 }
 
 /// `rank 3`, `ranks 1, 3`, and of many the first ones.
@@ -233,10 +243,11 @@ impl Screen {
                 let view = View { first, workers, local_ranks, statuses, now };
                 match (is_terminal, is_over) {
                     (true, false) => {
-                        merged.draw(view.table(size()));
+                        let size = size();
+                        merged.draw(view.table(size), size[0]);
                     }
                     // What was last seen stays, above what comes.
-                    (true, true) if merged.draw(Vec::new()) => {
+                    (true, true) if merged.draw(Vec::new(), 0) => {
                         view.table(size()).iter().for_each(|line| merged.line(false, "", line.as_bytes()));
                     }
                     (false, is_over) if is_over || told.elapsed() >= TOLD => {
@@ -352,6 +363,16 @@ mod tests {
         assert!(table.iter().all(|line| line.chars().count() <= 40), "{table:?}");
         assert!(table[1].starts_with("     0     0") && table[2].starts_with("     1     3"), "{table:?}");
         assert_eq!(table[3], "and 4 more ranks");
+    }
+
+    #[test]
+    fn a_line_has_no_more_columns_than_there_are() {
+        assert_eq!([cut("abc", 2), cut("数据并行", 5), cut("a\tb\u{1b}c", 9)], ["ab", "数据", "abc"]);
+        let mut rank = rank(0, 1, 2, Some(4));
+        rank.call.as_mut().expect("it is in one").words = "数".repeat(80);
+        let table = view(1, vec![worker(0, vec![rank])]).table([60, 9]);
+        let columns = |line: &String| line.chars().filter_map(UnicodeWidthChar::width).sum::<usize>();
+        assert!(table.iter().all(|line| columns(line) <= 60) && columns(&table[1]) > 58, "{table:?}");
     }
 
     #[test]

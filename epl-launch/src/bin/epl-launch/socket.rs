@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::output::kind;
 use crate::spec::{Report, RootCause, Spec, Word};
-use crate::system::{Listener, Stream, own_folder, takes_output};
+use crate::system::{Listener, Stream, own_folder, takes_output, terminal_size};
 
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many lines of a worker are kept, a panic's backtrace among them, and of each so many characters.
@@ -46,17 +46,29 @@ struct Shown {
     file: Option<File>,
     /// The lines of the screen that stand in the terminal, below all others.
     screen: Vec<String>,
+    /// The columns that it was drawn for.
+    columns: usize,
 }
 
 impl Shown {
-    /// Takes the screen away, so that a line can be written where it begins.
-    fn erase(&self) -> Vec<u8> {
-        if self.screen.is_empty() { Vec::new() } else { format!("\x1b[{}A\r\x1b[J", self.screen.len()).into_bytes() }
+    /// Takes the screen away, from a terminal of so many columns if that is known, so that a line can be written where it begins.
+    fn erase(&self, columns: Option<usize>) -> Vec<u8> {
+        match self.screen.len() {
+            0 => Vec::new(),
+            // Lines may be broken into several, and nobody knows where the screen begins: all that is seen goes.
+            _ if columns.is_some_and(|columns| columns < self.columns) => b"\x1b[2J\x1b[H".to_vec(),
+            lines => format!("\x1b[{lines}A\r\x1b[J").into_bytes(),
+        }
     }
 
     fn drawn(&self) -> Vec<u8> {
         self.screen.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect()
     }
+}
+
+/// Those of the terminal, where they are known.
+fn columns() -> Option<usize> {
+    terminal_size().map(|[columns, _]| columns).filter(|columns| *columns > 0)
 }
 
 /// A terminal that takes nothing ends no run.
@@ -68,14 +80,14 @@ impl Merged {
     /// To the terminal, and to a file.
     pub fn new(file: Option<&Path>) -> io::Result<Self> {
         let file = file.map(File::create).transpose()?;
-        Ok(Self(Arc::new(Mutex::new(Shown { file, screen: Vec::new() }))))
+        Ok(Self(Arc::new(Mutex::new(Shown { file, screen: Vec::new(), columns: 0 }))))
     }
 
     /// A line, whole. A terminal or a disk that takes none ends no run.
     pub fn line(&self, is_error: bool, prefix: &str, line: &[u8]) {
         let line = [prefix.as_bytes(), line, b"\n"].concat();
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        write_out(&shown.erase());
+        write_out(&shown.erase(columns()));
         match is_error {
             true => drop(io::stderr().write_all(&line)),
             false => write_out(&line),
@@ -84,15 +96,15 @@ impl Merged {
         let _ = shown.file.as_mut().map(|file| file.write_all(&line));
     }
 
-    /// Draws the screen in the place of the one before; of no lines, it is gone. Whether it is drawn: a terminal that takes
-    /// nothing now keeps what it shows, so that workers' lines do not wait for a screen.
-    pub fn draw(&self, screen: Vec<String>) -> bool {
+    /// Draws the screen, which was made for so many columns, in the place of the one before; of no lines, it is gone. Whether it is
+    /// drawn: a terminal that takes nothing now keeps what it shows, so that workers' lines do not wait for a screen.
+    pub fn draw(&self, screen: Vec<String>, made_for: usize) -> bool {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !takes_output() {
             return false;
         }
-        let erased = shown.erase();
-        shown.screen = screen;
+        let erased = shown.erase(columns());
+        (shown.screen, shown.columns) = (screen, made_for);
         write_out(&[erased, shown.drawn()].concat());
         true
     }
@@ -232,6 +244,14 @@ mod tests {
             "log_dir":null,"watched":null,"patience":{"secs":1,"nanos":0},"grace":{"secs":1,"nanos":0},"devices":[],"by_bus":false,
             "program":{"Unix":[97]},"arguments":[]}"#;
         serde_json::from_str(text).expect("a spec")
+    }
+
+    #[test]
+    fn what_has_become_too_narrow_is_cleared_whole() {
+        let shown = Shown { file: None, screen: vec!["a line".into(), "another".into()], columns: 80 };
+        let erased = |columns| String::from_utf8(shown.erase(columns)).expect("it is text");
+        assert_eq!([None, Some(80), Some(120)].map(erased), ["\x1b[2A\r\x1b[J"; 3]);
+        assert_eq!(erased(Some(79)), "\x1b[2J\x1b[H");
     }
 
     #[test]
