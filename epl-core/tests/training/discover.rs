@@ -374,7 +374,7 @@ fn whole() -> Vec<Case> {
                 |layer, x| layer.forward(MhaInput::self_attn(x)).context,
             ),
         ),
-        ("a transposed weight", found(|at| linear(D, H).with_layout(LinearLayout::Col).init(at), own, |_, x: Rows| x)),
+        ("a transposed weight", found(|at| linear(D, H).with_layout(LinearLayout::Col).init(at), own, |layer, x: Rows| layer.forward(x))),
         (
             "values",
             found(
@@ -455,7 +455,7 @@ fn a_loss_that_reads_the_last_segment_keeps_it_whole() {
     let tokens = |device: &Device| Tensor::<2, Int>::from_data([[1, 5, 10], [0, 3, 7]], device);
     let findings =
         |penalty: bool| discovered(|at| reads_tokens(at, penalty), tokens, |lazy| lazy.plan().findings().to_vec());
-    let slices = |extent| SplitFinding::Split(epl_core::plan::SegmentSplit { extent, exits: vec![Slices] });
+    let slices = |extent| SplitFinding::Split(epl_core::plan::SegmentSplit { extent, exits: vec![Slices], counts: Vec::new() });
     let [table, head] = &findings(false)[..] else { panic!("two segments") };
     assert_eq!((table, head), (&slices(D), &slices(H)));
     let [table, head] = &findings(true)[..] else { panic!("two segments") };

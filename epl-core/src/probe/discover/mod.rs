@@ -31,9 +31,10 @@ use burn::module::Param;
 use burn::tensor::{Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::context::Context;
+use crate::model::context::{Context, Pass};
 use crate::model::precision::HalfPrecision;
 use crate::model::segment::Model;
+use crate::params::averages::averages;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{ParamOrigin, ParamRecord};
 use crate::plan::split::SliceOf;
@@ -108,18 +109,42 @@ impl<M: Model> LazyModel<M> {
             return Ok(Self { model, builder, plan, place });
         }
         let look = || findings(&model, &plan, (context, place.device()), batch, of.ranks);
-        let findings = quiet::quietly(|| epl_comm::catch(look))??;
+        let mut findings = quiet::quietly(|| epl_comm::catch(look))??;
+        let records = cut_alike(builder.parameters(), &mut findings, of);
         agree(context, &findings)?;
-        let mut records = builder.parameters().to_vec();
-        for (segment, finding) in findings.iter().enumerate() {
-            if let SplitFinding::Split(split) = finding {
-                records = cut_records(&records, (segment, split.extent), of);
-            }
-        }
         let Ok(model) = walk::change(model, &records, &mut CutLazily);
         let builder = builder.with_findings(findings, records);
         let plan = builder.plan()?;
         Ok(Self { model, builder, plan, place })
+    }
+}
+
+/// The records, cut as was found. Segments of a moving average and of what it follows stay whole where the two would be cut
+/// otherwise, as each rank moves what it has.
+fn cut_alike(records: &[ParamRecord], findings: &mut [SplitFinding], of: SliceOf) -> Vec<ParamRecord> {
+    loop {
+        let mut cut = records.to_vec();
+        for (segment, finding) in findings.iter().enumerate() {
+            if let SplitFinding::Split(split) = finding {
+                cut = cut_records(&cut, (segment, split.extent), of);
+            }
+        }
+        let split_of = |numbers: [usize; 2]| {
+            let segments = numbers.into_iter().flat_map(|number| cut[number].segments.clone());
+            segments.filter(|segment| matches!(findings[*segment], SplitFinding::Split(_))).collect::<Vec<_>>()
+        };
+        let differing = averages(&cut).into_iter().find_map(|(average, followed)| {
+            let split = split_of([average, followed]);
+            (cut[average].cuts != cut[followed].cuts && !split.is_empty()).then_some((average, followed, split))
+        });
+        let Some((average, followed, split)) = differing else { return cut };
+        for segment in split {
+            findings[segment] = SplitFinding::Whole(format!(
+                "`{}` is a moving average of `{}`, and of their segments one alone can run in slices, or by another extent; cut the \
+                 chain alike around both",
+                cut[average].name, cut[followed].name
+            ));
+        }
     }
 }
 
@@ -158,6 +183,9 @@ fn findings<M: Model>(
         if let Some(why) = refused {
             return SplitFinding::Whole(why);
         }
+        // Layers that draw for the samples do so in training alone, and are told from others by that they ask.
+        context.begin(Pass { step: 0, training: true, samples: [].into(), empty: false });
+        context.enter(segment);
         let subject = Subject {
             model,
             records,
