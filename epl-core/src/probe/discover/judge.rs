@@ -113,7 +113,13 @@ fn looked_at<M: Model>(
     let exits = kinds(subject, draw, extent, ranks, &first.exit).map_err(mixed)?;
     let split = SegmentSplit { extent, exits, counts: first.exit.counts.clone() };
     if split.exits.iter().all(|exit| *exit == ExitSplit::Same) {
-        return Err(mixed("nothing that it returns depends on it".to_string()));
+        return Err(match first.exit.tensors.iter().all(|tensor| tensor.distinct() == 1) {
+            true => format!(
+                "what it returns is {} everywhere, of which it is not known on what it depends; give a sample in which it varies",
+                first.exit.tensors[0].data[0]
+            ),
+            false => mixed("nothing that it returns depends on it".to_string()),
+        });
     }
     let mut shown = Shown::of(first);
     let more = draws(subject, &split, &first.exit);
@@ -161,10 +167,7 @@ struct Shown {
 impl Shown {
     fn of(first: &Outcome) -> Self {
         let begin = |tensor: &Values| (tensor.data[0], false);
-        Self {
-            gradients: vec![false; first.gradients.len()],
-            exits: first.exit.tensors.iter().map(begin).collect(),
-        }
+        Self { gradients: vec![false; first.gradients.len()], exits: first.exit.tensors.iter().map(begin).collect() }
     }
 
     fn add(&mut self, whole: &Outcome) {
@@ -236,8 +239,8 @@ fn columns(whole: &Values, extent: usize) -> Option<usize> {
 fn of_rounding(error: f64) -> String {
     match error <= ROUNDED {
         true => format!(
-            ", but is off by {error:.0e} alone: something in it computes in f32; give its constants, casts and sums the type of what \
-             enters"
+            ", but is off by {error:.0e} alone: something in it computes in f32; give its constants, casts and sums the type of \
+             what enters"
         ),
         false => String::new(),
     }
@@ -254,15 +257,13 @@ fn agree<M: Model>(
     let entered = whole.gradients.len() - subject.own().count();
     let names: Vec<_> = (0..entered).map(|_| None).chain(subject.own().map(Some)).collect();
     let exit = |whole| Together::new(whole, ranks, columns(whole, split.extent), Values::largest(whole));
-    let gradient = |(whole, record): (&'_ Option<Values>, &Option<&ParamRecord>)| {
-        let dim = record.and_then(|record| record.global_shape.iter().position(|size| *size == split.extent));
-        whole.as_ref().map(|whole| (dim, whole.largest().max(FLOOR * largest)))
-    };
     let mut exits: Vec<Together<'_>> = whole.exit.tensors.iter().map(exit).collect();
+    // With whether each rank has one where the whole has.
     let mut gradients: Vec<(Option<Together<'_>>, bool)> = Vec::new();
-    for of in whole.gradients.iter().zip(&names) {
-        let together = gradient(of).zip(of.0.as_ref());
-        gradients.push((together.map(|((dim, scale), whole)| Together::new(whole, ranks, dim, scale)), true));
+    for (whole, record) in whole.gradients.iter().zip(&names) {
+        let dim = record.and_then(|record| record.global_shape.iter().position(|size| *size == split.extent));
+        let all = |whole| Together::new(whole, ranks, dim, Values::largest(whole).max(FLOOR * largest));
+        gradients.push((whole.as_ref().map(all), true));
     }
     for rank in 0..ranks {
         let slice = subject.slice(draw, split, SliceOf { rank, ranks })?;
@@ -323,7 +324,8 @@ impl<'a> Together<'a> {
         if let Some(dim) = self.dim {
             let own = self.whole.part(dim, shard_range(self.whole.dims[dim], self.ranks, rank));
             let is_slice = own.dims == slice.dims;
-            self.joined = worse(self.joined, if is_slice { error(&slice.data, &own, self.scale) } else { f64::INFINITY });
+            self.joined =
+                worse(self.joined, if is_slice { error(&slice.data, &own, self.scale) } else { f64::INFINITY });
         }
         match &mut self.sum {
             Some(sum) if slice.dims == self.whole.dims => {

@@ -60,8 +60,8 @@ pub(super) struct Exit {
 }
 
 /// Why a layer is refused that would do something else the second time.
-const ASKS: &str = "a layer of it draws random numbers for the samples, or tells or keeps something, which each rank would do for its \
-                    slice alone; make the layer a segment of its own";
+const ASKS: &str = "a layer of it draws random numbers for the samples, or tells or keeps something; make the layer a segment of its \
+                    own";
 
 /// How often at most it is run to see whether it draws.
 const RUNS: usize = 4;
@@ -83,8 +83,7 @@ impl<M: Model> Subject<'_, M> {
         self.records.iter().filter(|record| record.segments.contains(&self.segment))
     }
 
-    /// Runs all of it, and refuses what would do something else when it is run again: for a pass of training, as layers draw in no
-    /// other.
+    /// Runs all of it, and refuses what would do something else when it is run again.
     pub fn first(&self, draw: Draw) -> Result<Outcome, Failed> {
         let seeds = Seeds { own: 0, after: 0 };
         let run = || self.context.world().record(|| self.whole(draw));
@@ -224,7 +223,6 @@ impl Exit {
         let _ = carry.clone().map(&mut exit);
         exit
     }
-
 }
 
 impl Outcome {
