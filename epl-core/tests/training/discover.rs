@@ -567,7 +567,10 @@ fn a_loss_that_reads_the_last_segment_keeps_it_whole() {
     let extents = |penalty: Option<Penalty>| {
         discovered(|at| reads_tokens(at, penalty), tokens, |lazy| lazy.plan().findings().to_vec())
     };
-    let is_columns = |finding: &SplitFinding, of: usize| matches!(finding, SplitFinding::Split(split) if split.extent == of && split.exits == [Slices]);
+    let is_columns = |finding: &SplitFinding, of: usize| match finding {
+        SplitFinding::Split(split) => split.extent == of && split.exits == [Slices],
+        SplitFinding::Whole(_) => false,
+    };
     let found = extents(None);
     assert!(is_columns(&found[0], D) && is_columns(&found[1], H), "{found:?}");
     let penalties: [Penalty; 5] = [
