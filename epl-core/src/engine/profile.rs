@@ -140,7 +140,8 @@ impl<M: Model> Engine<M> {
         // Burn frees a graph when it has gone backward.
         let begun = Instant::now();
         if let Some((root, _)) = Seed::of(&exit).whole() {
-            drop(root.backward());
+            let mut gradients = root.backward();
+            self.plan.sum_gradients(&self.context, segment, (&*model, entrance.as_ref()), &mut gradients)?;
         }
         wait(&self.device)?;
         drop(span);

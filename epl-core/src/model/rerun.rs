@@ -27,6 +27,10 @@ use crate::model::generator::{self, Seeds};
 use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
 use crate::model::stateful::{Remembers, STATISTICS, stateful, take_over, undoing};
 
+/// Why a layer without a context is refused in what is run twice.
+const RUN_TWICE: &str = "`checkpoint` runs a layer twice that draws random numbers, or tells or keeps something; use \
+                         `Context::checkpoint`, which lets it do the same again";
+
 /// `f(module, carry)`, of which nothing is stored for backward but the carry: it is run again there. For a part of a model
 /// in a loop of one's own, whatever the loop.
 ///
@@ -220,14 +224,14 @@ struct FirstRun(Option<(Context, Moment, Recording)>);
 
 impl FirstRun {
     fn of<T>(context: Option<Context>, f: impl FnOnce() -> T) -> (T, Self) {
-        let Some(context) = context else { return (without_context(f), Self(None)) };
+        let Some(context) = context else { return (without_context(RUN_TWICE, f), Self(None)) };
         let moment = context.moment();
         let (value, results) = context.world().record(f);
         (value, Self(Some((context, moment, results))))
     }
 
     fn again<T>(self, f: impl FnOnce() -> T) -> T {
-        let Some((context, moment, results)) = self.0 else { return without_context(f) };
+        let Some((context, moment, results)) = self.0 else { return without_context(RUN_TWICE, f) };
         let value = context.at(moment, || context.world().replay(results, f));
         value.unwrap_or_else(|error| unwind(error))
     }

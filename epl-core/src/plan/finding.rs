@@ -23,6 +23,9 @@ pub struct SegmentSplit {
     pub extent: usize,
     /// The tensors that leave the segment, in their order.
     pub exits: Vec<ExitSplit>,
+    /// The numbers of parts that its [`Carry`](crate::Carry) tells, such as the length of a `Vec`, in their order: a carry with
+    /// others is refused when the segment runs, as it is not known of what its tensors are the whole.
+    pub counts: Vec<usize>,
 }
 
 /// What was found of a segment.

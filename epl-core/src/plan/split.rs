@@ -118,26 +118,61 @@ pub(crate) fn terms<M: Model>(
     carry: Option<M::Carry>,
     batch: &M::Batch,
 ) -> M::Carry {
+    // Before any rank is asked: who waits for a sum of other tensors would wait for another one.
+    let returned = |model: &M, carry: Option<M::Carry>| {
+        let carry = model.forward_segment(segment, carry, batch);
+        let parts = Parts::of(&carry);
+        parts.check(split);
+        (carry, parts.tensors)
+    };
     let base = match split.has_base() {
-        true => tensors(&without_cut(model.clone(), records, segment).forward_segment(segment, carry.clone(), batch)),
+        true => returned(&without_cut(model.clone(), records, segment), carry.clone()).1,
         false => Vec::new(),
     };
-    let own = model.forward_segment(segment, carry, batch);
+    let (own, _) = returned(model, carry);
     own.map(&mut OwnTerm { exits: split.exits.iter(), of, base: base.into_iter() })
 }
 
-/// The tensors of a carry.
-fn tensors<C: Carry>(carry: &C) -> Vec<DispatchTensor> {
-    struct Tensors(Vec<DispatchTensor>);
-    impl CarryMapper for Tensors {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0.push(tensor.clone().into_dispatch());
-            tensor
+/// What a carry is made of.
+#[derive(Default)]
+struct Parts {
+    tensors: Vec<DispatchTensor>,
+    /// The numbers of parts, where they may vary.
+    counts: Vec<usize>,
+}
+
+impl Parts {
+    fn of<C: Carry>(carry: &C) -> Self {
+        let mut parts = Self::default();
+        let _ = carry.clone().map(&mut parts);
+        parts
+    }
+
+    /// Unwinds where these are not the tensors that were looked at: each is summed, joined or left by its place among them.
+    fn check(&self, split: &SegmentSplit) {
+        if (self.tensors.len(), &self.counts) != (split.exits.len(), &split.counts) {
+            epl_comm::unwind(epl_comm::Error::invalid(format!(
+                "a segment that runs in slices returns other tensors than when `discover` looked at it: {} in parts {:?}, and then \
+                 {} in parts {:?}; let it return the same ones for every batch, give `discover` a sample for which it returns \
+                 these, or leave `discover` out",
+                self.tensors.len(),
+                self.counts,
+                split.exits.len(),
+                split.counts
+            )));
         }
     }
-    let mut tensors = Tensors(Vec::new());
-    let _ = carry.clone().map(&mut tensors);
-    tensors.0
+}
+
+impl CarryMapper for Parts {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.tensors.push(tensor.clone().into_dispatch());
+        tensor
+    }
+
+    fn count(&mut self, parts: usize) {
+        self.counts.push(parts);
+    }
 }
 
 /// Makes of what a rank's forward returned what it adds to the whole.
@@ -154,7 +189,7 @@ impl CarryMapper for OwnTerm<'_> {
             (ExitSplit::Same, _) => counted_once(own, self.of.rank == 0),
             (ExitSplit::Sum | ExitSplit::Slices, _) => own,
             (ExitSplit::SumBesideBase, base) => {
-                let base = Tensor::<D>::from_dispatch(base.unwrap_or_else(|| refuse_other_carry()));
+                let base = Tensor::<D>::from_dispatch(base.expect("a base has the tensors that were looked at"));
                 let most = (self.of.ranks - 1) as f64 / self.of.ranks as f64;
                 match own.dtype() == wide(own.dtype()) {
                     true => own - base * most,
@@ -183,16 +218,9 @@ impl CarryMapper for Join<'_> {
     }
 }
 
+/// What the next tensor is the whole of; their number was checked.
 fn next(exits: &mut core::slice::Iter<'_, ExitSplit>) -> ExitSplit {
-    *exits.next().unwrap_or_else(|| refuse_other_carry())
-}
-
-#[cold]
-fn refuse_other_carry() -> ! {
-    epl_comm::unwind(epl_comm::Error::invalid(
-        "a segment that runs in slices returns more tensors than when it was looked at; let it return the same ones always, or \
-         leave `discover` out",
-    ))
+    *exits.next().expect("a carry hands out the same tensors each time it is mapped")
 }
 
 /// The tensor, whose gradient one rank alone hands on: all of them have the whole of it.

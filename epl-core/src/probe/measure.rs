@@ -339,7 +339,10 @@ impl<M: Model> Bench<'_, M> {
         // What leaves belongs to the next segment.
         let leaving = if is_last { 0 } else { bytes(&exit) };
         let stored = positive(counts()?.live - before).saturating_sub(leaving);
-        let gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        let mut gradients = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        if let Some(gradients) = &mut gradients {
+            self.plan.sum_gradients(self.context, segment, (model, entrance.as_ref()), gradients)?;
+        }
         let most = positive(counts()?.most - before);
         drop(gradients);
         Ok(Count { stored, working: most.saturating_sub(stored + leaving) })
@@ -420,8 +423,10 @@ pub(crate) fn filled<M: Module>(model: M, records: &[ParamRecord], segment: usiz
                 true => Tensor::from_data(numbers(&record.shape()), (&device, dtype)),
                 false => Tensor::empty(Shape::from(vec![0; D]), (&device, record.dtype)),
             };
-            let values = if device.is_autodiff() { values.set_require_grad(record.trainable) } else { values };
-            Ok(Param::initialized(param.id, values))
+            // A record has the shape in which a parameter is stored, which may be another one than that in which it is used.
+            let id = param.id;
+            let filled = param.transform_for_load(values, id);
+            Ok(if device.is_autodiff() { filled.set_require_grad(record.trainable) } else { filled })
         }
     }
     let Ok(model) = walk::change(model, records, &mut FillSegment(segment, half));

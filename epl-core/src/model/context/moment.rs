@@ -33,28 +33,25 @@ pub(crate) struct Moment {
 }
 
 thread_local! {
-    /// Whether what runs is run twice by something that knows no context.
-    static WITHOUT_CONTEXT: Cell<bool> = const { Cell::new(false) };
+    /// Why a layer may not ask its context, where what runs is run twice by something that knows none.
+    static WITHOUT_CONTEXT: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Runs `f`, in which no layer may ask a context what would be another answer the second time.
-pub(crate) fn without_context<T>(f: impl FnOnce() -> T) -> T {
-    struct Before(bool);
+/// Runs `f`, in which no layer may ask a context what would be another answer the second time: it is refused, for this reason.
+pub(crate) fn without_context<T>(refusal: &'static str, f: impl FnOnce() -> T) -> T {
+    struct Before(Option<&'static str>);
     impl Drop for Before {
         fn drop(&mut self) {
             WITHOUT_CONTEXT.set(self.0);
         }
     }
-    let _before = Before(WITHOUT_CONTEXT.replace(true));
+    let _before = Before(WITHOUT_CONTEXT.replace(Some(refusal)));
     f()
 }
 
 /// Unwinds inside [`without_context`].
 pub(super) fn needs_context() {
-    if WITHOUT_CONTEXT.get() {
-        epl_comm::unwind(epl_comm::Error::invalid(
-            "`checkpoint` runs a layer twice that draws random numbers, or tells or keeps something; use \
-             `Context::checkpoint`, which lets it do the same again",
-        ));
+    if let Some(refusal) = WITHOUT_CONTEXT.get() {
+        epl_comm::unwind(epl_comm::Error::invalid(refusal));
     }
 }

@@ -1,15 +1,16 @@
 //! What enters each segment, from a batch that goes through a model whose parameters are numbers.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use epl_comm::catch;
 
 use crate::error::Result;
-use crate::model::carry::Carry;
+use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Pass};
 use crate::model::graph::Untrack;
 use crate::model::loss::Loss;
 use crate::model::precision::widen_carry;
 use crate::model::segment::Model;
+use crate::params::ParamRecord;
 use crate::plan::Plan;
 use crate::plan::split::emptied;
 use crate::probe::measure::{Bench, filled};
@@ -58,28 +59,59 @@ impl<'a, C: Carry> Carries<'a, C> {
             return None;
         }
         let _again = self.context.replaying();
-        let whole = filled(model.clone(), plan.records(), segment, None);
-        let without = emptied(whole.clone(), plan.records(), segment);
+        // What is not trained could not be read behind it either.
+        let records: Vec<ParamRecord> =
+            plan.records().iter().map(|record| ParamRecord { trainable: true, ..record.clone() }).collect();
+        let whole = filled(model.clone(), &records, segment, None);
+        let without = emptied(whole.clone(), &records, segment);
         let bench = Bench { model, plan, context: self.context, device: self.device };
-        let loss = |model: &M| {
+        let rows = first_extent(&self.left[segment]);
+        let loss = |model: &M, training: bool| {
+            let samples = (0..rows as u64).collect();
+            self.context.begin(Pass { step: 0, training, samples, empty: false });
+            self.context.enter(segment);
             let exit = widen_carry(self.left[segment].clone());
-            catch(|| bench.holding(segment, || numbers(&model.loss(exit, batch))))
+            catch(|| bench.holding(segment, || model.loss(exit, batch)))
         };
-        match (loss(&whole), loss(&without)) {
-            (Ok(Some(whole)), Ok(Some(without))) if whole == without => None,
-            (Err(error), _) => Some(format!("the loss behind it does not run: {error}")),
-            _ => Some(
-                "the loss behind it reads its parameters; make a segment of what the loss needs of them".to_string(),
-            ),
-        }
+        [false, true].into_iter().find_map(|training| match loss(&whole, training) {
+            Err(error) => Some(format!("the loss behind it does not run: {error}")),
+            // Of its parameters alone there are gradients.
+            Ok(whole) if whole.differentiated.is_some() || whole.terms.iter().any(|term| term.value.is_tracked()) => {
+                Some(READS.to_string())
+            }
+            Ok(whole) => match numbers(&whole) {
+                terms if !terms.iter().flat_map(|(_, term)| term).all(|number| number.is_finite()) => {
+                    Some("the loss behind it is no number for this sample; give one for which it is".to_string())
+                }
+                // What it reads without a gradient.
+                terms => match loss(&without, training) {
+                    Ok(without) if numbers(&without) == terms => None,
+                    _ => Some(READS.to_string()),
+                },
+            },
+        })
     }
 }
 
-/// The terms of a loss, to the bit; none where the model has differentiated it.
-fn numbers(loss: &Loss) -> Option<Vec<(&'static str, Vec<u64>)>> {
-    let bits = |value: f64| value.to_bits();
-    loss.differentiated.is_none().then(|| {
-        let terms = loss.terms.iter();
-        terms.map(|term| (term.name, term.value.clone().into_data().iter::<f64>().map(bits).collect())).collect()
-    })
+/// Why a last segment stays whole.
+const READS: &str = "the loss behind it reads its parameters; make a segment of what the loss needs of them";
+
+/// The first dim of the first tensor: the rows, where there is one a sample.
+fn first_extent<C: Carry>(carry: &C) -> usize {
+    struct First(Option<usize>);
+    impl CarryMapper for First {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.get_or_insert(tensor.dims().first().copied().unwrap_or(0));
+            tensor
+        }
+    }
+    let mut first = First(None);
+    let _ = carry.clone().map(&mut first);
+    first.0.unwrap_or(0)
+}
+
+/// The terms of a loss.
+fn numbers(loss: &Loss) -> Vec<(&'static str, Vec<f64>)> {
+    let terms = loss.terms.iter();
+    terms.map(|term| (term.name, term.value.clone().into_data().iter::<f64>().collect())).collect()
 }

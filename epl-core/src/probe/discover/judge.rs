@@ -15,18 +15,26 @@ const BOUND: f64 = 1e-10;
 /// Up to which gradients must. Some layers round to f32 inside, as `RmsNorm`: forward all slices round the same numbers, and
 /// backward each its own. What is not the gradient of the same function is off by more.
 const GRADIENT_BOUND: f64 = 1e-5;
-/// Gradients that are zero but for roundings are compared in proportion to this part of the largest of all.
+/// What leaves and is off by no more may be right, and rounded to f32.
+const ROUNDED: f64 = 1e-5;
+/// Gradients that are zero but for roundings are compared in proportion to this part of the largest of all; a parameter whose
+/// gradient is never more than that was not seen to count.
 const FLOOR: f64 = 1e-4;
 /// A bend, such as a clamp's, shows where numbers are large enough; one at zero, where there are many.
 const SCALES: [f64; 4] = [1.0, 0.1, 10.0, 100.0];
-/// How many numbers leave at least, in all runs of one magnitude: of few, the signs may be alike by chance.
+/// How many different numbers leave at least, in all runs of one magnitude: of few, the signs may be alike by chance.
 const ENOUGH: usize = 64;
+/// So many runs of one magnitude are made at least, however large the segment is.
+const LEAST_RUNS: usize = 4;
+/// More are made as long as they have no more elements of parameters, together.
+const WORK: usize = 1 << 26;
 
 /// So many of the runs are also made in other numbers of slices than there are ranks.
 const OTHERS: usize = 2;
 
-/// What was run whole.
-type Whole = (Draw, Outcome);
+/// What to do about a segment whose slices are not its parts.
+const REMEDY: &str =
+    "cut the segment before what mixes the slices, such as a norm or a softmax, or use the layers of `epl::nn`";
 
 /// How a segment is run in so many slices.
 ///
@@ -35,20 +43,24 @@ type Whole = (Draw, Outcome);
 /// Why it is not.
 pub(super) fn judged<M: Model>(subject: &Subject<'_, M>, ranks: usize) -> Result<SegmentSplit, Failed> {
     let extents = extents(subject.own(), ranks)?;
-    let whole = whole(subject)?;
+    let draw = Draw { number: 0, scale: 1.0, own_carry: true };
+    let first = subject.first(draw)?;
+    if !first.is_finite() {
+        return Err("some of what it returns, or its gradients, are no numbers".to_string());
+    }
+    if first.exit.tensors.iter().map(|tensor| tensor.data.len()).min().unwrap_or(0) == 0 {
+        return Err("it returns nothing".to_string());
+    }
     let mut reasons = Vec::new();
     for extent in extents {
-        match looked_at(subject, extent, ranks, &whole) {
+        match looked_at(subject, extent, ranks, (draw, &first)) {
             Ok(split) => return Ok(split),
             Err(why) => reasons.push((why.starts_with(PANICKED), format!("cut by extent {extent}, {why}"))),
         }
     }
     // Layers that do not take slices say less than results that are other ones.
     reasons.sort_by_key(|(is_panic, _)| *is_panic);
-    Err(format!(
-        "{}; cut the segment before what mixes the slices, such as a norm or a softmax, or use the layers of `epl::nn`",
-        reasons.swap_remove(0).1
-    ))
+    Err(reasons.swap_remove(0).1)
 }
 
 /// The extents by which the parameters of a segment may be cut, the one that cuts most first.
@@ -71,6 +83,8 @@ fn extents<'a>(own: impl Iterator<Item = &'a ParamRecord>, ranks: usize) -> Resu
             cut.is_matrix |= shape.len() > 1;
             // Blocks beside the diagonal would be nobody's; and a slice is read by this segment alone.
             cut.is_refused |= shape[..dim].contains(&extent) || record.segments.len() > 1;
+            // Not every device checks whether a row that is looked up is one of the slice.
+            cut.is_refused |= record.table && dim == 0;
         }
     }
     let mut left: Vec<(usize, usize)> = cuts
@@ -81,41 +95,11 @@ fn extents<'a>(own: impl Iterator<Item = &'a ParamRecord>, ranks: usize) -> Resu
     left.sort_unstable_by(|one, other| other.cmp(one));
     match left.is_empty() {
         true => Err(format!(
-            "no extent of its matrices can be cut in {ranks}: each is too small, twice in one of them, or that of a parameter of \
-             several segments"
+            "no extent of its matrices can be cut in {ranks}: each is too small, twice in one of them, the number of rows of a \
+             table, or that of a parameter of several segments"
         )),
         false => Ok(left.into_iter().map(|(_, extent)| extent).collect()),
     }
-}
-
-/// Runs a segment whole, with numbers of all magnitudes.
-fn whole<M: Model>(subject: &Subject<'_, M>) -> Result<Vec<Whole>, Failed> {
-    let own = Draw { number: 0, scale: 1.0, own_carry: true };
-    let first = subject.first(own).map_err(|why| format!("it does not run by itself in f64: {why}"))?;
-    let finite =
-        |outcome: &Outcome| outcome.exit.is_finite() && outcome.gradients.iter().flatten().all(Values::is_finite);
-    if !finite(&first) {
-        return Err("some of what it returns, or its gradients, are no numbers".to_string());
-    }
-    let least = first.exit.tensors.iter().map(|tensor| tensor.data.len()).min().unwrap_or(0);
-    if least == 0 {
-        return Err("it returns nothing".to_string());
-    }
-    let mut all = vec![(own, first)];
-    let each = ENOUGH.div_ceil(least) as u64;
-    for (at, scale) in SCALES.into_iter().enumerate() {
-        for number in 0..each {
-            let draw = Draw { number: 1 + at as u64 * each + number, scale, own_carry: false };
-            match subject.whole(draw) {
-                Ok(outcome) if finite(&outcome) => all.push((draw, outcome)),
-                // What overflows is not compared.
-                Ok(_) if scale != 1.0 => {}
-                Ok(_) => return Err("of some numbers it makes what is none".to_string()),
-                Err(why) => return Err(format!("it does not run on other numbers: {why}")),
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// How a segment is run whose dims of an extent are cut.
@@ -123,22 +107,98 @@ fn looked_at<M: Model>(
     subject: &Subject<'_, M>,
     extent: usize,
     ranks: usize,
-    whole: &[Whole],
+    (draw, first): (Draw, &Outcome),
 ) -> Result<SegmentSplit, Failed> {
-    let (draw, outcome) = &whole[0];
-    let split = SegmentSplit { extent, exits: kinds(subject, *draw, extent, ranks, &outcome.exit)? };
+    let mixed = |why: Failed| format!("{why}; {REMEDY}");
+    let exits = kinds(subject, draw, extent, ranks, &first.exit).map_err(mixed)?;
+    let split = SegmentSplit { extent, exits, counts: first.exit.counts.clone() };
     if split.exits.iter().all(|exit| *exit == ExitSplit::Same) {
-        return Err("nothing that it returns depends on it".to_string());
+        return Err(match first.exit.tensors.iter().all(|tensor| tensor.distinct() == 1) {
+            true => format!(
+                "what it returns is {} everywhere, of which it is not known on what it depends; give a sample in which it varies",
+                first.exit.tensors[0].data[0]
+            ),
+            false => mixed("nothing that it returns depends on it".to_string()),
+        });
     }
-    for (at, (draw, outcome)) in whole.iter().enumerate() {
+    let mut shown = Shown::of(first);
+    let more = draws(subject, &split, &first.exit);
+    for (at, draw) in [draw].into_iter().chain(more).enumerate() {
+        let again = (at > 0).then(|| subject.whole(draw)).transpose();
+        let again = again.map_err(|why| format!("it does not run on other numbers: {why}"))?;
+        let whole = again.as_ref().unwrap_or(first);
+        match whole.is_finite() {
+            true => shown.add(whole),
+            // What overflows is not compared.
+            false if draw.scale != 1.0 => continue,
+            false => return Err("of some numbers it makes what is none".to_string()),
+        }
         let others = [2, 3].into_iter().filter(|count| *count != ranks && *count <= extent && at < OTHERS);
         for ranks in [ranks].into_iter().chain(others) {
-            let slice = |rank: usize| subject.slice(*draw, &split, SliceOf { rank, ranks });
-            let slices = (0..ranks).map(slice).collect::<Result<Vec<_>, _>>()?;
-            agree(subject, &split, outcome, &slices).map_err(|what| format!("{what} in {ranks} slices differs"))?;
+            agree(subject, &split, draw, (whole, ranks)).map_err(mixed)?;
         }
     }
+    shown.check(subject, &split)?;
     Ok(split)
+}
+
+/// The runs behind the first one: numbers of all magnitudes.
+fn draws<M: Model>(subject: &Subject<'_, M>, split: &SegmentSplit, exit: &Exit) -> impl Iterator<Item = Draw> {
+    let compared = split.exits.iter().zip(&exit.tensors).filter(|(kind, _)| **kind != ExitSplit::Same);
+    let least = compared.map(|(_, tensor)| tensor.distinct()).min().unwrap_or(1).max(1);
+    let elements: usize = subject.own().map(ParamRecord::global_numel).sum();
+    let most = (WORK / elements.max(1)).clamp(LEAST_RUNS, ENOUGH);
+    let each = ENOUGH.div_ceil(least).min(most) as u64;
+    let of_scale = move |(at, scale): (usize, f64)| {
+        (0..each).map(move |number| Draw { number: 1 + at as u64 * each + number, scale, own_carry: false })
+    };
+    SCALES.into_iter().enumerate().flat_map(of_scale)
+}
+
+/// What the runs have shown to count: what does not, such as queries of one key, or a branch behind a mask of zeros, may be mixed
+/// or not.
+struct Shown {
+    /// By parameter and what enters, in the order of [`Outcome::gradients`]: whether its gradient was ever more than a rounding.
+    gradients: Vec<bool>,
+    /// By tensor that leaves: a number of it, and whether there was another one.
+    exits: Vec<(f64, bool)>,
+}
+
+impl Shown {
+    fn of(first: &Outcome) -> Self {
+        let begin = |tensor: &Values| (tensor.data[0], false);
+        Self { gradients: vec![false; first.gradients.len()], exits: first.exit.tensors.iter().map(begin).collect() }
+    }
+
+    fn add(&mut self, whole: &Outcome) {
+        let floor = FLOOR * whole.largest_gradient();
+        for (shown, gradient) in self.gradients.iter_mut().zip(&whole.gradients) {
+            *shown |= gradient.as_ref().is_some_and(|gradient| gradient.largest() > floor);
+        }
+        for ((one, varies), tensor) in self.exits.iter_mut().zip(&whole.exit.tensors) {
+            *varies |= tensor.data.iter().any(|number| number != one);
+        }
+    }
+
+    fn check<M: Model>(&self, subject: &Subject<'_, M>, split: &SegmentSplit) -> Result<(), Failed> {
+        let entered = self.gradients.len() - subject.own().count();
+        if let Some((record, _)) = subject.own().zip(&self.gradients[entered..]).find(|(_, shown)| !**shown) {
+            return Err(format!(
+                "the sample does not exercise `{}`, whose gradient is zero in all runs; give one in which it counts (several \
+                 positions, which differ, and masks that let some through), or leave what never counts out of the segment",
+                record.name
+            ));
+        }
+        let is_unknown = |(kind, (_, varies)): &(&ExitSplit, &(f64, bool))| **kind == ExitSplit::Same && !varies;
+        match split.exits.iter().zip(&self.exits).position(|exit| is_unknown(&exit)) {
+            Some(number) => Err(format!(
+                "tensor {number} that it returns is {} everywhere, of which it is not known on what it depends; give a sample in \
+                 which it varies, or make it in the segment that uses it",
+                self.exits[number].0
+            )),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What each tensor that leaves is the whole of.
@@ -149,120 +209,165 @@ fn kinds<M: Model>(
     ranks: usize,
     whole: &Exit,
 ) -> Result<Vec<ExitSplit>, Failed> {
-    let returned = |rank: usize| subject.returned(draw, extent, SliceOf { rank, ranks });
-    let (slices, base): (Vec<Exit>, Vec<Option<Exit>>) =
-        (0..ranks).map(returned).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-    let base = base.into_iter().next().flatten();
     let is_alike = |exit: &Exit| exit.counts == whole.counts && exit.tensors.len() == whole.tensors.len();
-    if !slices.iter().chain(&base).all(is_alike) {
-        return Err("it returns other tensors".to_string());
+    let together = |whole| Together::new(whole, ranks, columns(whole, extent), Values::largest(whole));
+    let mut all: Vec<Together<'_>> = whole.tensors.iter().map(together).collect();
+    for rank in 0..ranks {
+        let slice = subject.returned(draw, extent, SliceOf { rank, ranks })?;
+        if !is_alike(&slice) {
+            return Err("it returns other tensors".to_string());
+        }
+        all.iter_mut().zip(&slice.tensors).for_each(|(all, slice)| all.add(rank, slice));
     }
-    let kind = |(at, whole): (usize, &Values)| {
-        let of: Vec<&Values> = slices.iter().map(|exit| &exit.tensors[at]).collect();
-        let base = base.as_ref().map(|exit| &exit.tensors[at]);
-        kind_of(whole, &of, base, extent).ok_or_else(|| {
-            "what it returns is neither the sum of what the slices return, nor these one after the other".to_string()
+    // Without what is cut, all ranks return the same.
+    let base = subject.base(draw, extent, ranks).ok().filter(is_alike);
+    let kind = |(at, all): (usize, &Together<'_>)| {
+        all.kind(base.as_ref().map(|base| &base.tensors[at])).map_err(|error| {
+            let what = "what it returns is neither the sum of what the slices return, nor these one after the other";
+            format!("{what}{}", of_rounding(error))
         })
     };
-    whole.tensors.iter().enumerate().map(kind).collect()
+    all.iter().enumerate().map(kind).collect()
 }
 
-/// What a tensor is the whole of, if of anything.
-fn kind_of(whole: &Values, slices: &[&Values], base: Option<&Values>, extent: usize) -> Option<ExitSplit> {
-    if slices.iter().all(|slice| *slice == whole) {
-        return Some(ExitSplit::Same);
+/// The last dim of what leaves, if it has this extent, so that slices may lie there one after the other.
+fn columns(whole: &Values, extent: usize) -> Option<usize> {
+    whole.dims.last().filter(|last| **last == extent).map(|_| whole.dims.len() - 1)
+}
+
+/// What is said of a difference that is as small as what rounding makes.
+fn of_rounding(error: f64) -> String {
+    match error <= ROUNDED {
+        true => format!(
+            ", but is off by {error:.0e} alone: something in it computes in f32; give its constants, casts and sums the type of \
+             what enters"
+        ),
+        false => String::new(),
     }
-    if slices.iter().any(|slice| slice.dims != whole.dims) {
-        let is_slices = whole.dims.last() == Some(&extent);
-        return (is_slices && is_joined(whole, slices)).then_some(ExitSplit::Slices);
-    }
-    let sum = sum(slices)?;
-    if error(&sum, whole, whole.largest()) <= BOUND {
-        return Some(ExitSplit::Sum);
-    }
-    let base = base.filter(|base| base.dims == whole.dims)?;
-    let more = (slices.len() - 1) as f64;
-    let beside: Vec<f64> = sum.iter().zip(&base.data).map(|(sum, base)| sum - more * base).collect();
-    (error(&beside, whole, whole.largest()) <= BOUND).then_some(ExitSplit::SumBesideBase)
 }
 
 /// Whether what ranks make, joined as the engine joins it, is the whole; else what is not.
 fn agree<M: Model>(
     subject: &Subject<'_, M>,
     split: &SegmentSplit,
-    whole: &Outcome,
-    slices: &[Outcome],
+    draw: Draw,
+    (whole, ranks): (&Outcome, usize),
 ) -> Result<(), Failed> {
-    let returned = || "what it returns".to_string();
-    for (at, (kind, expected)) in split.exits.iter().zip(&whole.exit.tensors).enumerate() {
-        let of = slices.iter().map(|slice| slice.exit.tensors.get(at)).collect::<Option<Vec<_>>>();
-        let of = of.ok_or_else(returned)?;
-        let is_equal = match kind {
-            ExitSplit::Same => of.iter().all(|slice| *slice == expected),
-            ExitSplit::Slices => is_joined(expected, &of),
-            ExitSplit::Sum | ExitSplit::SumBesideBase => {
-                sum(&of).is_some_and(|sum| error(&sum, expected, expected.largest()) <= BOUND)
+    let largest = whole.largest_gradient();
+    let entered = whole.gradients.len() - subject.own().count();
+    let names: Vec<_> = (0..entered).map(|_| None).chain(subject.own().map(Some)).collect();
+    let exit = |whole| Together::new(whole, ranks, columns(whole, split.extent), Values::largest(whole));
+    let mut exits: Vec<Together<'_>> = whole.exit.tensors.iter().map(exit).collect();
+    // With whether each rank has one where the whole has.
+    let mut gradients: Vec<(Option<Together<'_>>, bool)> = Vec::new();
+    for (whole, record) in whole.gradients.iter().zip(&names) {
+        let dim = record.and_then(|record| record.global_shape.iter().position(|size| *size == split.extent));
+        let all = |whole| Together::new(whole, ranks, dim, Values::largest(whole).max(FLOOR * largest));
+        gradients.push((whole.as_ref().map(all), true));
+    }
+    for rank in 0..ranks {
+        let slice = subject.slice(draw, split, SliceOf { rank, ranks })?;
+        exits.iter_mut().zip(&slice.exit.tensors).for_each(|(all, slice)| all.add(rank, slice));
+        for ((all, is_alike), slice) in gradients.iter_mut().zip(&slice.gradients) {
+            match (all, slice) {
+                (Some(all), Some(slice)) => all.add(rank, slice),
+                (None, None) => {}
+                _ => *is_alike = false,
             }
-        };
-        if !is_equal || slices.iter().any(|slice| slice.exit.counts != whole.exit.counts) {
-            return Err(returned());
         }
     }
-    let largest = whole.gradients.iter().flatten().map(Values::largest).fold(0.0, f64::max);
-    let entered = whole.gradients.len() - subject.own().count();
-    let names = (0..entered).map(|_| None).chain(subject.own().map(Some));
-    for (at, (expected, record)) in whole.gradients.iter().zip(names).enumerate() {
-        let of: Vec<Option<&Values>> =
-            slices.iter().map(|slice| slice.gradients.get(at).and_then(Option::as_ref)).collect();
-        let error = gradient_error(expected.as_ref(), &of, record, split.extent, largest);
-        if error.is_nan() || error > GRADIENT_BOUND {
+    for (kind, all) in split.exits.iter().zip(&exits) {
+        let error = all.error_as(*kind);
+        if error > BOUND {
+            return Err(format!("what it returns in {ranks} slices differs{}", of_rounding(error)));
+        }
+    }
+    for ((all, is_alike), record) in gradients.iter().zip(names) {
+        let error = match all {
+            _ if !is_alike => f64::INFINITY,
+            None => 0.0,
+            Some(all) if all.dim.is_some() => all.joined,
+            Some(all) => all.sum_error(),
+        };
+        if error > GRADIENT_BOUND {
             let of = record.map_or("what enters".to_string(), |record| format!("`{}`", record.name));
-            return Err(format!("the gradient of {of}, off by {error:.0e},"));
+            return Err(format!("the gradient of {of}, off by {error:.0e}, in {ranks} slices differs"));
         }
     }
     Ok(())
 }
 
-/// How far the ranks' gradients of a parameter, or without one, of what enters, are from those of the whole.
-fn gradient_error(
-    whole: Option<&Values>,
-    slices: &[Option<&Values>],
-    record: Option<&ParamRecord>,
-    extent: usize,
-    largest: f64,
-) -> f64 {
-    let Some(whole) = whole else { return if slices.iter().all(Option::is_none) { 0.0 } else { f64::INFINITY } };
-    let Some(slices) = slices.iter().copied().collect::<Option<Vec<&Values>>>() else { return f64::INFINITY };
-    let scale = whole.largest().max(FLOOR * largest);
-    let dim = record.and_then(|record| record.global_shape.iter().position(|size| *size == extent));
-    match dim {
-        None => sum(&slices).map_or(f64::INFINITY, |sum| error(&sum, whole, scale)),
-        Some(dim) => joined_error(whole, dim, &slices, scale),
+/// A tensor, and what ranks have of it, of which each is dropped when it was added.
+struct Together<'a> {
+    whole: &'a Values,
+    ranks: usize,
+    /// The dim in which they may lie one after the other.
+    dim: Option<usize>,
+    /// To which a difference is in proportion.
+    scale: f64,
+    /// Whether each was the whole.
+    is_same: bool,
+    /// How far they were from the slices of the whole.
+    joined: f64,
+    /// Their sum; none where one has other dims.
+    sum: Option<Vec<f64>>,
+}
+
+impl<'a> Together<'a> {
+    fn new(whole: &'a Values, ranks: usize, dim: Option<usize>, scale: f64) -> Self {
+        let joined = if dim.is_some() { 0.0 } else { f64::INFINITY };
+        Self { whole, ranks, dim, scale, is_same: true, joined, sum: Some(vec![0.0; whole.data.len()]) }
     }
-}
 
-/// The sum of tensors of the same dims; none where they have different ones.
-fn sum(tensors: &[&Values]) -> Option<Vec<f64>> {
-    let (first, rest) = tensors.split_first()?;
-    rest.iter().try_fold(first.data.clone(), |mut sum, tensor| {
-        sum.iter_mut().zip(&tensor.data).for_each(|(sum, number)| *sum += number);
-        (tensor.dims == first.dims).then_some(sum)
-    })
-}
+    fn add(&mut self, rank: usize, slice: &Values) {
+        self.is_same &= slice == self.whole;
+        if let Some(dim) = self.dim {
+            let own = self.whole.part(dim, shard_range(self.whole.dims[dim], self.ranks, rank));
+            let is_slice = own.dims == slice.dims;
+            self.joined =
+                worse(self.joined, if is_slice { error(&slice.data, &own, self.scale) } else { f64::INFINITY });
+        }
+        match &mut self.sum {
+            Some(sum) if slice.dims == self.whole.dims => {
+                sum.iter_mut().zip(&slice.data).for_each(|(sum, number)| *sum += number);
+            }
+            sum => *sum = None,
+        }
+    }
 
-/// Whether tensors, one after the other in the last dim, are another one.
-fn is_joined(whole: &Values, slices: &[&Values]) -> bool {
-    let last = whole.dims.len().checked_sub(1);
-    last.is_some_and(|last| joined_error(whole, last, slices, whole.largest()) <= BOUND)
-}
+    /// How far the sum is from the whole.
+    fn sum_error(&self) -> f64 {
+        self.sum.as_ref().map_or(f64::INFINITY, |sum| error(sum, self.whole, self.scale))
+    }
 
-/// How far tensors, one after the other in a dim, are from another one.
-fn joined_error(whole: &Values, dim: usize, slices: &[&Values], scale: f64) -> f64 {
-    let of_rank = |(rank, slice): (usize, &&Values)| {
-        let own = whole.part(dim, shard_range(whole.dims[dim], slices.len(), rank));
-        if own.dims == slice.dims { error(&slice.data, &own, scale) } else { f64::INFINITY }
-    };
-    slices.iter().enumerate().map(of_rank).fold(0.0, worse)
+    /// How far the whole is from what is made of terms of this kind.
+    fn error_as(&self, kind: ExitSplit) -> f64 {
+        match kind {
+            ExitSplit::Same if self.is_same => 0.0,
+            ExitSplit::Same => f64::INFINITY,
+            ExitSplit::Slices => self.joined,
+            ExitSplit::Sum | ExitSplit::SumBesideBase => self.sum_error(),
+        }
+    }
+
+    /// What it is the whole of, where ranks without what is cut return `base`; else by how much it is not.
+    fn kind(&self, base: Option<&Values>) -> Result<ExitSplit, f64> {
+        if self.is_same {
+            return Ok(ExitSplit::Same);
+        }
+        let Some(sum) = &self.sum else {
+            return if self.joined <= BOUND { Ok(ExitSplit::Slices) } else { Err(self.joined) };
+        };
+        let alone = self.sum_error();
+        if alone <= BOUND {
+            return Ok(ExitSplit::Sum);
+        }
+        let Some(base) = base.filter(|base| base.dims == self.whole.dims) else { return Err(alone) };
+        let more = (self.ranks - 1) as f64;
+        let beside: Vec<f64> = sum.iter().zip(&base.data).map(|(sum, base)| sum - more * base).collect();
+        let beside = error(&beside, self.whole, self.scale);
+        if beside <= BOUND { Ok(ExitSplit::SumBesideBase) } else { Err(alone.min(beside)) }
+    }
 }
 
 /// The largest difference, in proportion to a scale.

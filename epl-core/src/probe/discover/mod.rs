@@ -9,8 +9,10 @@
 //! ```
 //!
 //! Everything runs in f64, on numbers that depend on names alone, at several magnitudes, and as the engine would run it
-//! (`plan::split`): what leaves must agree to 10⁻¹⁰, and gradients do, but for layers that round to f32 inside; for as many slices
-//! as there are ranks, and for two and three. What is not shown to agree stays whole, with the reason.
+//! (`plan::split`): what leaves must agree to 10⁻¹⁰, and gradients do, but for layers that round to f32 inside; for as many
+//! slices as there are ranks, and for two and three. What is not shown to agree stays whole, with the reason; so does what is not
+//! shown to count, such as the queries of one key, or a branch behind a mask of zeros, as that would agree whatever it is. Layers
+//! run in a pass of training, in which those that draw for the samples ask their context, and are refused.
 //!
 //! - `carries`: what enters each segment, from a batch.
 //! - `numbers`: parameters and carries of numbers that depend on names alone.
@@ -31,9 +33,10 @@ use burn::module::Param;
 use burn::tensor::{Device, Shape, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::context::Context;
+use crate::model::context::{Context, Pass};
 use crate::model::precision::HalfPrecision;
 use crate::model::segment::Model;
+use crate::params::averages::averages;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{ParamOrigin, ParamRecord};
 use crate::plan::split::SliceOf;
@@ -78,15 +81,21 @@ impl<M: Model> LazyModel<M> {
     /// # Ok::<_, epl_core::Error>(())
     /// ```
     ///
-    /// `batch` is some rows as the model reads them, the same on every rank. Each segment is run on numbers of its own, a few dozen
-    /// times forward and backward, in f64: it needs the memory of a segment in that type, and a device that has it. Neither first
-    /// values nor masks depend on it. Where segments run in slices, what leaves the model ([`Engine::forward`]) comes with a model
-    /// whose last segment has no parameters, if that is one of them; [`Engine::inference`] gives the whole of all.
+    /// `batch` is some rows as the model reads them, the same on every rank: several positions, which are not alike, and masks
+    /// that let some through and hide others, so that each parameter counts. Each segment is run on numbers of its own, forward
+    /// and backward, in f64: five times whole and on each slice where many numbers leave, up to 257 times where one does, and
+    /// less often the more parameters it has. It needs a device that has f64, and in the host's memory a segment's results and
+    /// gradients about three times in that type. Neither first values nor masks depend on it. Where segments run in slices, what
+    /// leaves the model ([`Engine::forward`]) comes with a model whose last segment has no parameters, if that is one of them;
+    /// [`Engine::inference`] gives the whole of all.
     ///
     /// A segment stays whole, with the reason in the plan, if one of its layers was made by [`Place`](crate::Place) (those of
-    /// `epl-modules` divide themselves), draws, or keeps statistics; if its parameters have values already or are tied; if what it
-    /// returns is neither a sum nor made of slices, as behind a softmax or a norm over what is cut; if it cannot run in f64; and
-    /// the last one, if the loss reads its parameters.
+    /// `epl-modules` divide themselves), draws, or keeps statistics; if its parameters have values already or are tied; if one of
+    /// them has no gradient in any run (also a bias of keys, which a softmax never shows); if what it returns is neither a sum
+    /// nor made of slices, as behind a softmax or a norm over what is cut; if it cannot run in f64, or rounds to f32 on its way;
+    /// if it is a moving average's, or that of what is followed, and the other is not cut alike; and the last one, if the loss
+    /// reads its parameters. The rows of a table are never cut. A carry must be made of the same tensors for every batch: another
+    /// one than for this batch is an error of the step.
     ///
     /// [`Engine::forward`]: crate::Engine::forward
     /// [`Engine::inference`]: crate::Engine::inference
@@ -108,18 +117,42 @@ impl<M: Model> LazyModel<M> {
             return Ok(Self { model, builder, plan, place });
         }
         let look = || findings(&model, &plan, (context, place.device()), batch, of.ranks);
-        let findings = quiet::quietly(|| epl_comm::catch(look))??;
+        let mut findings = quiet::quietly(|| epl_comm::catch(look))??;
+        let records = cut_alike(builder.parameters(), &mut findings, of);
         agree(context, &findings)?;
-        let mut records = builder.parameters().to_vec();
-        for (segment, finding) in findings.iter().enumerate() {
-            if let SplitFinding::Split(split) = finding {
-                records = cut_records(&records, (segment, split.extent), of);
-            }
-        }
         let Ok(model) = walk::change(model, &records, &mut CutLazily);
         let builder = builder.with_findings(findings, records);
         let plan = builder.plan()?;
         Ok(Self { model, builder, plan, place })
+    }
+}
+
+/// The records, cut as was found. Segments of a moving average and of what it follows stay whole where the two would be cut
+/// otherwise, as each rank moves what it has.
+fn cut_alike(records: &[ParamRecord], findings: &mut [SplitFinding], of: SliceOf) -> Vec<ParamRecord> {
+    loop {
+        let mut cut = records.to_vec();
+        for (segment, finding) in findings.iter().enumerate() {
+            if let SplitFinding::Split(split) = finding {
+                cut = cut_records(&cut, (segment, split.extent), of);
+            }
+        }
+        let split_of = |numbers: [usize; 2]| {
+            let segments = numbers.into_iter().flat_map(|number| cut[number].segments.clone());
+            segments.filter(|segment| matches!(findings[*segment], SplitFinding::Split(_))).collect::<Vec<_>>()
+        };
+        let differing = averages(&cut).into_iter().find_map(|(average, followed)| {
+            let split = split_of([average, followed]);
+            (cut[average].cuts != cut[followed].cuts && !split.is_empty()).then_some((average, followed, split))
+        });
+        let Some((average, followed, split)) = differing else { return cut };
+        for segment in split {
+            findings[segment] = SplitFinding::Whole(format!(
+                "`{}` is a moving average of `{}`, and of their segments one alone can run in slices, or by another extent; cut the \
+                 chain alike around both",
+                cut[average].name, cut[followed].name
+            ));
+        }
     }
 }
 
@@ -158,6 +191,9 @@ fn findings<M: Model>(
         if let Some(why) = refused {
             return SplitFinding::Whole(why);
         }
+        // Layers that draw for the samples do so in training alone, and are told from others by that they ask.
+        context.begin(Pass { step: 0, training: true, samples: [].into(), empty: false });
+        context.enter(segment);
         let subject = Subject {
             model,
             records,

@@ -37,7 +37,8 @@ pub(super) fn leaf<const D: usize>(values: Tensor<D>, device: &Device, asks: boo
 }
 
 /// The model with numbers for the parameters of one segment, cut as the records say, and nothing in the place of others that have
-/// no values. Products of them with what they enter are of about the size that `scale` is.
+/// no values. All ask for gradients, also what is not trained: these show whether it counts. Products of them with what they
+/// enter are of about the size that `scale` is.
 pub(super) fn with_numbers<M: Module>(
     model: M,
     records: &[ParamRecord],
@@ -71,7 +72,7 @@ pub(super) fn with_numbers<M: Module>(
             for (dim, range) in record.ranges().into_iter().enumerate() {
                 values = values.slice_dim(dim, range);
             }
-            Ok(Param::initialized(param.id, leaf(values, &device, record.trainable)))
+            Ok(Param::initialized(param.id, leaf(values, &device, true)))
         }
     }
     let Ok(model) = walk::change(model, records, &mut PutNumbers { segment, number, scale });

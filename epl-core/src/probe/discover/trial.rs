@@ -1,6 +1,7 @@
 //! A segment that is run whole, or as a rank would run it in slices.
 
 use core::convert::Infallible;
+use std::collections::HashSet;
 
 use burn::module::Param;
 use burn::tensor::{Device, Gradients, Tensor};
@@ -58,6 +59,10 @@ pub(super) struct Exit {
     pub tensors: Vec<Values>,
 }
 
+/// Why a layer is refused that would do something else the second time.
+const ASKS: &str = "a layer of it draws random numbers for the samples, or tells or keeps something; make the layer a segment of its \
+                    own";
+
 /// How often at most it is run to see whether it draws.
 const RUNS: usize = 4;
 
@@ -94,6 +99,13 @@ impl<M: Model> Subject<'_, M> {
         match outcome {
             Ok(_) if draws => Err("it draws random numbers; make what draws a segment of its own".to_string()),
             Ok(_) if results.bytes() > 0 => Err("it calls other ranks".to_string()),
+            Err(why) if why.contains(ASKS) => Err(why),
+            Err(why) => {
+                // A constant of the layers' own, or one that Burn makes.
+                let is_type = ["F32", "f32", "dtype", "DType"].iter().any(|word| why.contains(word));
+                let of_type = if is_type { "; give its constants the type of what enters" } else { "" };
+                Err(format!("it does not run by itself in f64: {why}{of_type}"))
+            }
             outcome => outcome,
         }
     }
@@ -117,16 +129,27 @@ impl<M: Model> Subject<'_, M> {
         })
     }
 
-    /// What a rank's slices return, and what zeros in their place do, if they can be run.
-    pub fn returned(&self, draw: Draw, extent: usize, of: SliceOf) -> Result<(Exit, Option<Exit>), Failed> {
+    /// What a rank's slices return.
+    pub fn returned(&self, draw: Draw, extent: usize, of: SliceOf) -> Result<Exit, Failed> {
+        self.exit(draw, (extent, of), |model, _| model)
+    }
+
+    /// What zeros in the place of any rank's slices return, if they can be run.
+    pub fn base(&self, draw: Draw, extent: usize, ranks: usize) -> Result<Exit, Failed> {
+        let without = |model, records: &[ParamRecord]| without_cut(model, records, self.segment);
+        self.exit(draw, (extent, SliceOf { rank: 0, ranks }), without)
+    }
+
+    fn exit(
+        &self,
+        draw: Draw,
+        (extent, of): (usize, SliceOf),
+        change: impl FnOnce(M, &[ParamRecord]) -> M,
+    ) -> Result<Exit, Failed> {
         let records = cut_records(self.records, (self.segment, extent), of);
-        let model = self.with_numbers(draw, &records);
-        let run = |model: &M| {
-            let exit = || model.forward_segment(self.segment, self.entrance(draw), self.batch);
-            caught(|| Exit::of(&without_context(exit)))
-        };
-        let own = run(&model)?;
-        Ok((own, run(&without_cut(model, &records, self.segment)).ok()))
+        let model = change(self.with_numbers(draw, &records), &records);
+        let exit = || model.forward_segment(self.segment, self.entrance(draw), self.batch);
+        caught(|| Exit::of(&without_context(ASKS, exit)))
     }
 
     fn with_numbers(&self, draw: Draw, records: &[ParamRecord]) -> M {
@@ -147,7 +170,7 @@ impl<M: Model> Subject<'_, M> {
         forward: impl FnOnce(&M, Option<M::Carry>) -> M::Carry,
     ) -> Result<Outcome, Failed> {
         caught(|| {
-            let left = without_context(|| forward(model, enters.clone()));
+            let left = without_context(ASKS, || forward(model, enters.clone()));
             let exit = Exit::of(&left);
             let mut weighed = Weighed { number: draw.number, split, at: 0, root: None };
             let _ = left.map(&mut weighed);
@@ -200,10 +223,17 @@ impl Exit {
         let _ = carry.clone().map(&mut exit);
         exit
     }
+}
 
+impl Outcome {
     /// Whether all of it are numbers.
     pub fn is_finite(&self) -> bool {
-        self.tensors.iter().all(Values::is_finite)
+        self.exit.tensors.iter().chain(self.gradients.iter().flatten()).all(Values::is_finite)
+    }
+
+    /// The largest magnitude of all gradients.
+    pub fn largest_gradient(&self) -> f64 {
+        self.gradients.iter().flatten().map(Values::largest).fold(0.0, f64::max)
     }
 }
 
@@ -225,8 +255,13 @@ impl Values {
         Self { dims, data: plain.into_data().iter::<f64>().collect() }
     }
 
-    pub fn is_finite(&self) -> bool {
+    fn is_finite(&self) -> bool {
         self.data.iter().all(|number| number.is_finite())
+    }
+
+    /// How many different numbers there are.
+    pub fn distinct(&self) -> usize {
+        self.data.iter().map(|number| number.to_bits()).collect::<HashSet<_>>().len()
     }
 
     /// The largest magnitude.

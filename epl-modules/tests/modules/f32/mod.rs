@@ -1,6 +1,7 @@
 //! Layers under layouts and element types, in f32, and what they refuse.
 
 mod attention;
+mod discover;
 mod dropout;
 mod experts;
 mod flops;
