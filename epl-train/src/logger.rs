@@ -34,7 +34,8 @@ const STEP: &str = "step";
 /// | both | `step` | the number of the step, which Burn's logs have none of |
 ///
 /// Burn's logs are by epochs, from 1, and a trainer has steps: an epoch is so many of them, and the evaluations behind these. A run
-/// that is resumed in the middle of one goes on in it, where the logger can read what it has of it.
+/// that is resumed in the middle of one goes on in it, where the logger can read what it has of it: that is logged again, so a
+/// logger that can be read must begin an epoch anew where it is made anew, as that of files does. One that appends has it twice.
 ///
 /// Burn's loggers panic where they cannot write. That is told as a warning, nothing more is logged, and training goes on.
 pub struct BurnLogger<L: MetricLogger> {

@@ -41,7 +41,7 @@ impl<'a, O> Parts<'a, O> {
     ///
     /// # Shapes
     ///
-    /// - of a part, and result: `[1]`, or any, the same of all parts
+    /// - of a part, and result: `[1]`, or any, the same of all parts that count
     ///
     /// # Errors
     ///
@@ -62,17 +62,32 @@ impl<'a, O> Parts<'a, O> {
             .map(weighed)
             .reduce(|sum, value| sum + value)
             .unwrap_or_else(|| unreachable!("a rank has a part"));
-        match self.group.size() {
-            1 => Ok(own),
-            _ => Ok(self.group.all_reduce(own, ReduceOp::Sum)?),
+        if self.group.size() == 1 {
+            return Ok(own);
         }
+        let counts = self.parts.iter().any(|part| part.share.is_some());
+        let own = match self.shape_of_owner(usize::from(counts), own.dims())? {
+            Some(shape) => Tensor::zeros(shape, (&own.device(), own.dtype())),
+            None => own,
+        };
+        Ok(self.group.all_reduce(own, ReduceOp::Sum)?)
+    }
+
+    /// The shape that this member's value must have, if it has another one, and nothing that counts: it has made its own of
+    /// another batch than the members whose counts, which may be padded to another length. Collective.
+    fn shape_of_owner<const D: usize>(&self, counts: usize, own: [usize; D]) -> Result<Option<[usize; D]>> {
+        let told: Vec<i64> = [counts].iter().chain(&own).map(|size| *size as i64).collect();
+        let all = self.group.all_gather_counts(&told)?;
+        let owner = all.iter().find(|told| told[0] > 0).filter(|_| counts == 0);
+        let shape = owner.map(|told| core::array::from_fn(|dim| told[1 + dim] as usize));
+        Ok(shape.filter(|shape| *shape != own))
     }
 
     /// Values of each row, such as logits, or targets: those of all rows, one after the other along the first dim.
     ///
     /// # Shapes
     ///
-    /// - of a part: `[rows of the part, ...]`, or a multiple of these
+    /// - of a part: `[rows of the part, ...]`, or a multiple of these; the rest the same of all parts that have rows of the batch
     /// - result: `[rows of the batch, ...]`, or the same multiple
     ///
     /// # Errors
@@ -94,8 +109,18 @@ impl<'a, O> Parts<'a, O> {
         if self.group.size() == 1 {
             return Ok(own);
         }
-        let counts = self.group.all_gather_counts(&[own.dims()[0] as i64])?;
-        let sizes: Vec<usize> = counts.iter().map(|count| count[0] as usize).collect();
+        let told: Vec<i64> = own.dims().iter().map(|size| *size as i64).collect();
+        let all = self.group.all_gather_counts(&told)?;
+        let sizes: Vec<usize> = all.iter().map(|dims| dims[0] as usize).collect();
+        // Who has no rows has made its own of another batch, which may be padded to another length.
+        let owner = all.iter().find(|dims| dims[0] > 0).filter(|dims| sizes[self.group.rank()] == 0 && **dims != told);
+        let own = match owner {
+            Some(dims) => {
+                let shape: [usize; D] = core::array::from_fn(|dim| if dim == 0 { 0 } else { dims[dim] as usize });
+                Tensor::empty(shape, (&own.device(), own.dtype()))
+            }
+            None => own,
+        };
         Ok(self.group.gather_uneven(own.clone(), 0, &sizes, 0)?.unwrap_or(own))
     }
 

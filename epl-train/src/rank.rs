@@ -67,6 +67,8 @@ where
     let engine = engine(&epl, shared, model, &outbox)?;
     let valid_weight = shared.told.valid_weight()?;
     let processes = epl.context().world().all_reduce_values(&[f64::from(u8::from(reads))], ReduceOp::Sum)?[0];
+    // All ranks have come here: each has taken its part of what the learner came with.
+    *lock(&shared.states) = Arc::default();
     let reads_alone = processes == 1.0;
     let mut run = RankRun {
         shared,
@@ -134,8 +136,9 @@ where
             mesh.replicas()
         )));
     }
-    if let Some(states) = shared.states.get().filter(|states| !states.is_empty()) {
-        engine.load_optimizer_states(states)?;
+    let states = lock(&shared.states).clone();
+    if !states.is_empty() {
+        engine.load_optimizer_states(&states)?;
     }
     Ok(engine)
 }

@@ -3,7 +3,7 @@
 use core::any::Any;
 use core::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use burn::optim::OptimizerRecord;
 use burn::tensor::Device;
@@ -67,8 +67,8 @@ pub(crate) struct Shared<'a, M: LearnerModel, O> {
     /// Whether a rank of this process reads for all.
     pub is_read: AtomicBool,
     pub device: OnceLock<Device>,
-    /// The optimizer's state that the learner came with.
-    pub states: OnceLock<WholeStates>,
+    /// The optimizer's state that the learner came with, until every rank of the process has its part of it.
+    pub states: Mutex<Arc<WholeStates>>,
     pub epochs: RangeInclusive<usize>,
     pub accumulation: usize,
     pub saves: bool,
@@ -97,7 +97,7 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
             feeds: (Feed::new(accumulation), Feed::new(1)),
             is_read: AtomicBool::new(false),
             device: OnceLock::new(),
-            states: OnceLock::new(),
+            states: Mutex::default(),
             epochs: first..=num_epochs,
             accumulation,
             saves,
@@ -119,7 +119,7 @@ impl<'a, M: LearnerModel, O: OptimizerConfig> Shared<'a, M, O> {
             None => WholeStates::new(),
         };
         learner.load_optim(OptimizerRecord::default());
-        let _ = self.states.set(states);
+        *lock(&self.states) = Arc::new(states);
         self.told.valid_weight::<ValidInput<M>>()?;
         if self.saves {
             check::is_saved_whole(&self.told.optimizer)?;

@@ -3,11 +3,11 @@
 use burn::data::dataset::InMemDataset;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::optim::SgdConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Int, Tensor};
 use burn_train::ClassificationOutput;
 use burn_train::metric::{
-    AccuracyInput, AccuracyMetric, Adaptor, AurocMetric, ClassReduction, LossMetric, Metric, MetricMetadata, Numeric,
-    PerplexityMetric, PrecisionMetric, TopKAccuracyMetric,
+    AccuracyInput, AccuracyMetric, Adaptor, AurocMetric, ClassReduction, LossInput, LossMetric, Metric, MetricMetadata,
+    Numeric, PerplexityMetric, PrecisionMetric, TopKAccuracyMetric,
 };
 use epl::Carry;
 use epl::data::ValidData;
@@ -161,4 +161,59 @@ fn a_loss_is_a_mean_of_batches_and_an_accuracy_one_of_rows() {
     // That of samples is the same however they are divided.
     let own = own.expect("a loss")[0][0].1;
     assert!((own - of(&at_once, "Loss")).abs() < 1e-5, "{own} {at_once:?}");
+}
+
+/// What a batch gives whose samples are padded to a length of its own.
+struct Padded {
+    /// Of each place: as many as the batch is long.
+    losses: Tensor<1>,
+    /// `[rows, length, classes]`
+    logits: Tensor<3>,
+    /// `[rows, length]`
+    targets: Tensor<2, Int>,
+}
+
+epl::train::step_output!(Padded { losses: mean, logits: rows, targets: rows });
+
+fn padded(output: &ClassificationOutput, classes: &Tensor<1, Int>) -> Padded {
+    let ([rows, width], device) = (output.output.dims(), classes.device());
+    let length = 2 + classes.clone().sum().into_scalar::<i64>() as usize % 5;
+    let places = Tensor::<1, Int>::arange(1..length as i64 + 1, &device).float();
+    let logits = output.output.clone().unsqueeze_dim::<3>(1) * places.clone().reshape([1, length, 1]);
+    // The last class is right at none of the places but the first.
+    let targets =
+        classes.clone().unsqueeze_dim::<2>(1) + Tensor::<1, Int>::arange(0..length as i64, &device).unsqueeze();
+    let targets = targets.clamp(0, width as i64 - 1);
+    Padded { losses: output.loss.clone() * places, logits: logits.expand([rows, length, width]), targets }
+}
+
+#[test]
+fn batches_may_be_padded_to_lengths_of_their_own() {
+    let measured = |ranks| {
+        let case = Case::new(ranks, &[], ROWS, 1);
+        let found = epl::launch(&case.config(), |epl| {
+            let engine = Engine::build(&epl, |at| case.net(at), &SgdConfig::new())?;
+            let outputs = |model: &Chain<Net, Batch, Tensor<2>>, hidden: Tensor<2>, batch: &Batch| {
+                Ok(padded(&output(&model.model, hidden, batch), &batch.1))
+            };
+            let metrics = BurnMetrics::new()
+                .with_input(AccuracyMetric::new(), |of: &Padded| {
+                    AccuracyInput::new(of.logits.clone().flatten(0, 1), of.targets.clone().flatten(0, 1))
+                })
+                .with_input(LossMetric::new(), |of: &Padded| LossInput::new(of.losses.clone().mean()));
+            Evaluator::with_head(valid(BATCH), outputs).with_batches(metrics).measure(&engine)
+        });
+        found.unwrap_or_else(|error| panic!("on {ranks}: {error}"))
+    };
+    let lengths: Vec<i64> = (0..ROWS)
+        .step_by(BATCH)
+        .map(|first| rows(first..ROWS.min(first + BATCH), &Device::default()).1.sum().into_scalar::<i64>() % 5)
+        .collect();
+    assert!(lengths.iter().any(|length| *length != lengths[0]), "the test can tell: {lengths:?}");
+    let one = measured(1).remove(0);
+    for ranks in [2, 3, 4] {
+        for found in measured(ranks) {
+            assert_eq!(found, one, "on {ranks}");
+        }
+    }
 }

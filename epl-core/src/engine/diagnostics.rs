@@ -6,7 +6,8 @@ use burn::tensor::Device;
 use epl_comm::ThreadMemory;
 
 use super::flops::SegmentFlops;
-use super::meter::{KeptBytes, Lease, Meters};
+use super::memory_usage::Counted;
+use super::meter::{Lease, Meters};
 use crate::model::context::Context;
 use crate::offload::is_host;
 use crate::plan::{Plan, TraceWindow};
@@ -17,8 +18,8 @@ pub(super) struct Diagnostics {
     pub meters: Meters,
     /// Whether the bytes of activations can be measured: the allocator counts, and the device's memory is the host's.
     pub measures_activations: bool,
-    /// What stays from step to step, and after how many steps it was counted.
-    pub kept: Cell<Option<(u64, KeptBytes)>>,
+    /// What stays from step to step, as it was counted last.
+    pub kept: Cell<Option<Counted>>,
     /// The steps that are traced, and how many were made by this engine.
     trace: (Option<TraceWindow>, u64),
     /// Whether batches of [`Engine::train_batch`](super::Engine::train_batch) were compared by their values.

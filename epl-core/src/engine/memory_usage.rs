@@ -24,6 +24,18 @@ const COUNTER: &str = "memory (bytes)";
 /// An optimizer has all of its state of a parameter behind the parameter's second step.
 const STEPS_TO_STATE: u64 = 2;
 
+/// What stays from step to step, as it was counted once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// How many steps were made then.
+    after: u64,
+    /// How many parameters had no gradient yet.
+    untouched: usize,
+    /// Behind which step it was no longer more.
+    since: u64,
+    kept: KeptBytes,
+}
+
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
@@ -41,14 +53,14 @@ pub struct MemoryUsage {
     pub files: u64,
 }
 
-/// The most bytes that one rank held at once, of all kinds together.
+/// The most bytes that one rank held at once on its device, of all kinds together, and what it holds elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeakMemory {
-    /// On its device; of one with memory of its own, what its allocator has reserved.
+    /// On its device; of one with memory of its own, what its allocator has reserved when it is asked.
     pub device: u64,
-    /// Moved to host memory.
+    /// Moved to host memory, when it is asked.
     pub host: u64,
-    /// Moved to files.
+    /// Moved to files, when it is asked.
     pub files: u64,
 }
 
@@ -120,10 +132,18 @@ impl<M: Model> Engine<M> {
     /// What stays from step to step: counted when it is asked for, and again where the optimizer may have more by now. To count
     /// what an optimizer of Burn's keeps that declares none of it is to copy it.
     fn kept(&self) -> KeptBytes {
-        let steps = self.state.steps.min(STEPS_TO_STATE);
-        let counted = self.diagnostics.kept.get().filter(|(after, _)| *after == steps);
-        let (_, kept) = counted.unwrap_or_else(|| (steps, self.state.kept(&self.plan)));
-        self.diagnostics.kept.set(Some((steps, kept)));
+        let (steps, untouched) = (self.state.steps, self.state.untouched.len());
+        let last = self.diagnostics.kept.get();
+        let since = match last {
+            Some(last) if last.untouched == untouched => last.since,
+            // A parameter has had its first gradient, in the last step at the latest.
+            Some(_) => steps.saturating_sub(1),
+            None => 0,
+        };
+        let all = since + STEPS_TO_STATE;
+        let is_all = |last: &Counted| last.untouched == untouched && last.after.min(all) == steps.min(all);
+        let kept = last.filter(is_all).map_or_else(|| self.state.kept(&self.plan), |last| last.kept);
+        self.diagnostics.kept.set(Some(Counted { after: steps, untouched, since, kept }));
         kept
     }
 

@@ -108,7 +108,12 @@ fn names(runs: &[&Path]) -> Vec<String> {
         Some(name) if name == LOG => run.parent().map(Path::to_path_buf).unwrap_or_default(),
         _ => run.to_path_buf(),
     };
-    let folders: Vec<PathBuf> = runs.iter().map(folder).collect();
+    // The folder that one is in has no name of its own where it is not written out.
+    let written = |folder: PathBuf| match folder.file_name() {
+        Some(_) => folder,
+        None => Path::new(".").join(&folder).canonicalize().unwrap_or(folder),
+    };
+    let folders: Vec<PathBuf> = runs.iter().map(folder).map(written).collect();
     let short: Vec<Option<&OsStr>> = folders.iter().map(|folder| folder.file_name()).collect();
     let differ = short.iter().collect::<BTreeSet<_>>().len() == short.len();
     let shown = |(folder, short): (&PathBuf, &Option<&OsStr>)| match short.filter(|_| differ) {
@@ -211,5 +216,9 @@ mod tests {
         let of = |runs: &[&str]| names(&runs.iter().map(Path::new).collect::<Vec<_>>());
         assert_eq!(of(&["out/a", "out/b/metrics.jsonl"]), ["a", "b"]);
         assert_eq!(of(&["one/out", "two/out"]), ["one/out", "two/out"]);
+        let here = std::env::current_dir().unwrap();
+        let here = here.file_name().unwrap().to_str().unwrap();
+        assert_eq!(of(&[LOG, "out/a"]), [here, "a"], "of the folder that one is in");
+        assert_eq!(of(&["."]), [here]);
     }
 }

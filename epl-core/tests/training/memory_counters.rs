@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use epl_comm::{EventKind, Trace};
-use epl_core::{Config, Engine, MicroBatch, Result, launch_traced};
+use epl_core::{Config, Engine, MicroBatch, Place, Result, WithLoss, launch_traced};
 
 use crate::ALLOCATOR;
 use crate::layers::chain;
@@ -100,6 +102,37 @@ fn what_is_offloaded_is_counted_where_it_lies() {
     let gathered = track(&counts, "buffers");
     let layer = PARAMETERS / LAYERS as u64;
     assert!(gathered.iter().any(|bytes| *bytes >= layer), "parameters that are gathered for a layer: {gathered:?}");
+}
+
+/// Two layers, of which a batch may leave the second alone.
+#[derive(Module, Debug)]
+struct Late {
+    first: Linear,
+    second: Linear,
+}
+
+#[test]
+fn state_that_begins_late_is_counted() {
+    let trace = Trace::new();
+    let layer = |at: &Place| LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at);
+    let loss = |net: &Late, (rows, both): &(Tensor<2>, bool)| {
+        let hidden = net.first.forward(rows.clone());
+        if *both { net.second.forward(hidden).mean() } else { hidden.mean() }
+    };
+    let found = launch_traced(&Config::new(), Some(trace.clone()), |epl| {
+        let built = |at: &Place| WithLoss::new(Late { first: layer(at), second: layer(at) }, loss);
+        let mut engine = Engine::build(&epl, built, &AdamWConfig::new())?;
+        epl.context().mark(|| MARK.to_string());
+        let of_step = |step: u64| {
+            let rows = Tensor::<2>::ones([2, WIDTH], epl.place().device());
+            engine.step(vec![MicroBatch::new((rows, step >= 4), [2 * step, 2 * step + 1])], 0.01)?;
+            Ok(track(&counted(&trace, 0), "optimizer state").pop().unwrap())
+        };
+        (0..6).map(of_step).collect::<Result<Vec<u64>>>()
+    });
+    // Two moments of a layer, then of both.
+    let moments = 2 * PARAMETERS / LAYERS as u64;
+    assert_eq!(found.unwrap()[0], [1, 1, 1, 1, 2, 2].map(|layers| layers * moments));
 }
 
 /// On one rank, so that all of the process is the rank's.
