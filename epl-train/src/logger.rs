@@ -35,7 +35,8 @@ const STEP: &str = "step";
 ///
 /// Burn's logs are by epochs, from 1, and a trainer has steps: an epoch is so many of them, and the evaluations behind these. A run
 /// that is resumed in the middle of one goes on in it, where the logger can read what it has of it: that is logged again, so a
-/// logger that can be read must begin an epoch anew where it is made anew, as that of files does. One that appends has it twice.
+/// logger that can be read must begin an epoch anew where it is made anew, as that of files does. One that appends has it twice. Where a
+/// name is not logged in every step, such an epoch may have values of it twice.
 ///
 /// Burn's loggers panic where they cannot write. That is told as a warning, nothing more is logged, and training goes on.
 pub struct BurnLogger<L: MetricLogger> {
@@ -47,8 +48,10 @@ pub struct BurnLogger<L: MetricLogger> {
     /// The last epoch of which something was logged.
     epoch: Option<usize>,
     defined: BTreeSet<String>,
-    /// In which splits something was logged.
-    begun: Vec<Split>,
+    /// What was logged of the epoch in which a resumed run has begun, in validation and in training.
+    begun: BTreeSet<(bool, String)>,
+    /// How many steps such an epoch had before, in training and in validation.
+    before: [usize; 2],
 }
 
 type Scalars = Vec<(String, f64)>;
@@ -62,7 +65,8 @@ impl<L: MetricLogger> BurnLogger<L> {
             resumed: None,
             epoch: None,
             defined: BTreeSet::new(),
-            begun: Vec::new(),
+            begun: BTreeSet::new(),
+            before: [0; 2],
         }
     }
 
@@ -77,19 +81,45 @@ impl<L: MetricLogger> BurnLogger<L> {
         let scalars: Scalars = [(STEP.to_string(), step as f64)].into_iter().chain(scalars).collect();
         let epoch = self.epoch(step);
         self.end_epoch(Some(epoch))?;
+        let goes_on = self.resumed.is_some_and(|done| self.epoch(done) == epoch);
+        let mut broken = Vec::new();
         for (name, _) in &scalars {
             if self.defined.insert(name.clone()) {
                 let definition = definition(name);
                 self.call(|logger| logger.log_metric_definition(definition))?;
             }
-        }
-        if !self.begun.contains(&split) {
-            self.begun.push(split.clone());
-            if self.resumed.is_some_and(|done| self.epoch(done) == epoch) {
-                self.call(|logger| log_again(logger, (step, epoch, &split), &scalars))?;
+            if goes_on && self.begun.insert((split == Split::Valid, name.clone())) {
+                broken.extend(self.log_again(name, (step, epoch, &split))?);
             }
         }
-        self.call(|logger| logger.log(update(&scalars), epoch, &split))
+        self.call(|logger| logger.log(update(&scalars), epoch, &split))?;
+        match broken.is_empty() {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "Burn's logger of metrics cannot read what it had of epoch {epoch}, which is begun anew without: {}",
+                broken.join(", ")
+            ))),
+        }
+    }
+
+    /// Logs again what a name had in an epoch before a step, as a logger of files begins that of an epoch anew; why not, if it cannot
+    /// be read.
+    fn log_again(&mut self, name: &str, (step, epoch, split): (u64, usize, &Split)) -> Result<Option<String>> {
+        let mut read = Ok(Vec::new());
+        self.call(|logger| read = logger.read_numeric(name, epoch, split))?;
+        let mut values: Vec<f64> = match read {
+            Ok(entries) => entries.iter().map(NumericEntry::current).collect(),
+            Err(reason) => return Ok(Some(format!("`{name}` ({reason})"))),
+        };
+        let before = &mut self.before[usize::from(*split == Split::Valid)];
+        if name == STEP {
+            *before = values.iter().take_while(|logged| **logged < step as f64).count();
+        }
+        values.truncate(*before);
+        self.call(|logger| {
+            values.iter().for_each(|value| logger.log(update(&[(name.to_string(), *value)]), epoch, split))
+        })?;
+        Ok(None)
     }
 
     /// Tells of the end of the epoch under way, if the next one is another.
@@ -147,20 +177,6 @@ fn update(scalars: &[(String, f64)]) -> MetricsUpdate {
     MetricsUpdate::new(Vec::new(), scalars.iter().map(numeric).collect())
 }
 
-/// Logs again what was logged of an epoch before a step: a logger of files begins those of an epoch anew.
-fn log_again(logger: &mut impl MetricLogger, (step, epoch, split): (u64, usize, &Split), scalars: &[(String, f64)]) {
-    let mut read = |name: &str| -> Vec<f64> {
-        let entries = logger.read_numeric(name, epoch, split).unwrap_or_default();
-        entries.iter().map(NumericEntry::current).collect()
-    };
-    let before = read(STEP).iter().take_while(|logged| **logged < step as f64).count();
-    let columns: Vec<(&String, Vec<f64>)> = scalars.iter().map(|(name, _)| (name, read(name))).collect();
-    for row in 0..before {
-        let of_row = |(name, values): &(&String, Vec<f64>)| Some(((*name).clone(), *values.get(row)?));
-        logger.log(update(&columns.iter().filter_map(of_row).collect::<Scalars>()), epoch, split);
-    }
-}
-
 impl<M: Model, L: MetricLogger> Hook<M> for BurnLogger<L> {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
         if self.epoch_steps == 0 {
@@ -195,5 +211,44 @@ impl<L: MetricLogger> Drop for BurnLogger<L> {
     fn drop(&mut self) {
         // The run has failed, or was never made; whoever failed has told.
         let _ = self.close();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use burn_train::logger::{FileMetricLogger, MetricLogger};
+    use burn_train::metric::NumericEntry;
+    use burn_train::metric::store::Split;
+    use epl_core::Result;
+
+    use super::BurnLogger;
+
+    /// What is found behind a step, by a run that was resumed, or by one that was not.
+    fn found(folder: &std::path::Path, resumed: Option<u64>, steps: &[(u64, &[(&str, f64)])]) -> Result<()> {
+        let mut hook = BurnLogger::new(FileMetricLogger::new(folder), 8);
+        hook.resumed = resumed;
+        let told = steps.iter().map(|(step, scalars)| {
+            let scalars = scalars.iter().map(|(name, value)| ((*name).to_string(), *value));
+            hook.log(*step, Split::Valid, scalars)
+        });
+        told.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    #[test]
+    fn what_is_not_found_behind_every_step_is_kept_over_a_resume() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| {
+            let entries = FileMetricLogger::new(folder.path()).read_numeric(name, 1, &Split::Valid).unwrap();
+            entries.iter().map(NumericEntry::current).collect::<Vec<_>>()
+        };
+        found(folder.path(), None, &[(2, &[("loss", 3.0), ("bleu", 0.1)])]).unwrap();
+        found(folder.path(), Some(2), &[(4, &[("loss", 2.0)]), (6, &[("loss", 1.0), ("bleu", 0.3)])]).unwrap();
+        assert_eq!([read("step"), read("loss"), read("bleu")], [vec![2., 4., 6.], vec![3., 2., 1.], vec![0.1, 0.3]]);
+        // A process was killed in the middle of a line.
+        std::fs::write(folder.path().join("valid/epoch-1/loss.log"), "3\nv,").unwrap();
+        let told = found(folder.path(), Some(2), &[(4, &[("loss", 2.0)])]).unwrap_err().to_string();
+        assert!(told.contains("cannot read what it had of epoch 1") && told.contains("`loss`"), "{told}");
+        assert_eq!([read("step"), read("loss")], [vec![2., 4.], vec![2.]]);
     }
 }

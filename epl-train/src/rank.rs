@@ -350,7 +350,7 @@ where
 
     /// Fills the learner, and saves it, if its checkpointing strategy says so.
     fn save(&mut self, epoch: usize) -> Result<()> {
-        let (model, states) = (self.engine.inference()?.model, self.engine.optimizer_states()?);
+        let (model, states) = (self.engine.inference()?.model, self.engine.optimizer_states_on_first()?);
         let Some(desk) = &mut self.at_desk.desk else { return Ok(()) };
         self.learner.load_model(model.into_record());
         self.learner.load_optim(records::record(states, self.engine.plan().records())?);

@@ -6,8 +6,7 @@ use burn::tensor::Device;
 use epl_comm::ThreadMemory;
 
 use super::flops::SegmentFlops;
-use super::memory_usage::Counted;
-use super::meter::{Lease, Meters};
+use super::meter::{KeptCount, Lease, Meters};
 use crate::model::context::Context;
 use crate::offload::is_host;
 use crate::plan::{Plan, TraceWindow};
@@ -19,7 +18,7 @@ pub(super) struct Diagnostics {
     /// Whether the bytes of activations can be measured: the allocator counts, and the device's memory is the host's.
     pub measures_activations: bool,
     /// What stays from step to step, as it was counted last.
-    pub kept: Cell<Option<Counted>>,
+    pub kept: Cell<Option<KeptCount>>,
     /// The steps that are traced, and how many were made by this engine.
     trace: (Option<TraceWindow>, u64),
     /// Whether batches of [`Engine::train_batch`](super::Engine::train_batch) were compared by their values.

@@ -28,18 +28,19 @@ pub(crate) enum GatherSource<'a> {
     Optimizer(HashMap<ParamId, StateFields>),
 }
 
-/// The whole tensors by path, on every rank. Collective.
+/// The whole tensors by path, on every rank that `keeps` them; others let each go once all have it. Collective.
 pub(crate) fn gather<M: Module>(
     params: &ParamStore<M>,
     plan: &Plan,
     context: &Context,
     source: &GatherSource<'_>,
+    keeps: bool,
 ) -> Result<BTreeMap<String, TensorData>> {
     let parked = match source {
         GatherSource::Parameters => params.own_flat(&plan.params, &Device::flex())?,
         GatherSource::Gradients(_) | GatherSource::Optimizer(_) => HashMap::new(),
     };
-    let mut gatherer = Gatherer { context, source, parked, whole: BTreeMap::new() };
+    let mut gatherer = Gatherer { context, source, parked, keeps, whole: BTreeMap::new() };
     walk::visit(params.model(), &plan.params.records, &mut gatherer)?;
     Ok(gatherer.whole)
 }
@@ -60,7 +61,7 @@ impl<M: Model> LaidOutModel<M> {
             };
             return Ok(self.plan.records().iter().map(|record| (record.name.clone(), zeros(record))).collect());
         }
-        gather(&self.params, &self.plan, self.context(), &GatherSource::Parameters)
+        gather(&self.params, &self.plan, self.context(), &GatherSource::Parameters, true)
     }
 }
 
@@ -69,6 +70,7 @@ struct Gatherer<'a> {
     source: &'a GatherSource<'a>,
     /// Shards of parameters that the model does not have, by the numbers of their records.
     parked: HashMap<usize, Tensor<1>>,
+    keeps: bool,
     whole: BTreeMap<String, TensorData>,
 }
 
@@ -229,8 +231,10 @@ impl Visit for Gatherer<'_> {
 
     fn float<const D: usize>(&mut self, At { number, record }: At<'_>, param: &Param<Tensor<D>>) -> Result<()> {
         for (name, held) in self.held(number, record, param)? {
-            let whole = whole_of(held, record, self.context)?.into_data();
-            self.whole.insert(name, whole);
+            let whole = whole_of(held, record, self.context)?;
+            if self.keeps {
+                self.whole.insert(name, whole.into_data());
+            }
         }
         Ok(())
     }

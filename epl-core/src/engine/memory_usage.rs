@@ -11,7 +11,7 @@ use std::fmt;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-use super::meter::KeptBytes;
+use super::meter::{KeptBytes, KeptCount};
 use super::rank::Engine;
 use super::state::ModelState;
 use crate::memory::{MemoryKind, Tier};
@@ -23,18 +23,6 @@ use crate::plan::Plan;
 const COUNTER: &str = "memory (bytes)";
 /// An optimizer has all of its state of a parameter behind the parameter's second step.
 const STEPS_TO_STATE: u64 = 2;
-
-/// What stays from step to step, as it was counted once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
-    /// How many steps were made then.
-    after: u64,
-    /// How many parameters had no gradient yet.
-    untouched: usize,
-    /// Behind which step it was no longer more.
-    since: u64,
-    kept: KeptBytes,
-}
 
 /// The bytes that one rank holds, by kind, counted tensor by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,9 +129,9 @@ impl<M: Model> Engine<M> {
             None => 0,
         };
         let all = since + STEPS_TO_STATE;
-        let is_all = |last: &Counted| last.untouched == untouched && last.after.min(all) == steps.min(all);
+        let is_all = |last: &KeptCount| last.untouched == untouched && last.after.min(all) == steps.min(all);
         let kept = last.filter(is_all).map_or_else(|| self.state.kept(&self.plan), |last| last.kept);
-        self.diagnostics.kept.set(Some(Counted { after: steps, untouched, since, kept }));
+        self.diagnostics.kept.set(Some(KeptCount { after: steps, untouched, since, kept }));
         kept
     }
 

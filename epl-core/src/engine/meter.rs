@@ -87,6 +87,18 @@ pub(crate) struct KeptBytes {
     pub optimizer_state: [u64; 3],
 }
 
+/// What stays from step to step, as it was counted once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptCount {
+    /// How many steps were made then.
+    pub after: u64,
+    /// How many parameters had no gradient yet.
+    pub untouched: usize,
+    /// Behind which step it was no longer more.
+    pub since: u64,
+    pub kept: KeptBytes,
+}
+
 /// What is counted while it comes and goes, on the device.
 #[derive(Debug)]
 pub(crate) struct Meters {

@@ -192,7 +192,7 @@ impl<M: Model> Engine<M> {
     }
 
     pub(super) fn gather(&self, source: &GatherSource<'_>) -> Result<BTreeMap<String, TensorData>> {
-        gather::gather(&self.state.params, &self.plan, &self.context, source)
+        gather::gather(&self.state.params, &self.plan, &self.context, source, true)
     }
 
     /// The whole model on every rank, without autodiff, dropout off: for an export, or a forward of one's own. Collective

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::ParamId;
 
-use super::gather::GatherSource;
+use super::gather::{self, GatherSource};
 use super::rank::Engine;
 use super::restore_states::StatesOf;
 use super::state::ModelState;
@@ -26,9 +26,27 @@ impl<M: Model> Engine<M> {
     ///
     /// When a peer fails, or the optimizer keeps tensors of another shape than the parameter's, such as Adafactor's.
     pub fn optimizer_states(&self) -> Result<WholeStates> {
+        self.states_kept(true)
+    }
+
+    /// The same on the first rank, for what it alone writes; nothing on others, which have one whole tensor of sharded state at a
+    /// time. Collective.
+    ///
+    /// # Errors
+    ///
+    /// As [`optimizer_states`](Self::optimizer_states).
+    pub fn optimizer_states_on_first(&self) -> Result<WholeStates> {
+        self.states_kept(self.context.world().rank() == 0)
+    }
+
+    fn states_kept(&self, keeps: bool) -> Result<WholeStates> {
         let own = self.state.states(&self.plan)?;
         let mut whole = self.numbers(&own)?;
-        let mut tensors = self.gather(&GatherSource::Optimizer(own))?;
+        let source = GatherSource::Optimizer(own);
+        let mut tensors = gather::gather(&self.state.params, &self.plan, &self.context, &source, keeps)?;
+        if !keeps {
+            return Ok(WholeStates::new());
+        }
         for record in self.plan.records() {
             let begin = format!("{}.", record.name);
             let names: Vec<String> = tensors.range(begin.clone()..).map(|(name, _)| name.clone()).collect();

@@ -191,3 +191,18 @@ fn a_run_goes_on_without_the_state_of_what_had_no_gradient() {
         assert!(error <= 1e-5, "{name}: {error} from {config:?} to {next:?}");
     }
 }
+
+#[test]
+fn the_first_rank_alone_keeps_a_state_that_it_alone_asks_for() {
+    for config in layouts() {
+        let found = launch(&config, |epl| {
+            let mut engine = engine(&epl)?;
+            train(&epl, &mut engine, 0..1)?;
+            Ok((engine.optimizer_states()?, engine.optimizer_states_on_first()?))
+        });
+        for (rank, (all, own)) in found.unwrap().into_iter().enumerate() {
+            assert!(all.contains_key("chain.head.weight"), "{:?}", all.keys());
+            assert_eq!(own, if rank == 0 { all } else { BTreeMap::new() }, "{config:?}");
+        }
+    }
+}
