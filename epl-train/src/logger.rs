@@ -96,7 +96,8 @@ impl<L: MetricLogger> BurnLogger<L> {
         match broken.is_empty() {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "Burn's logger of metrics cannot read what it had of epoch {epoch}, which is begun anew without: {}",
+                "Burn's logger of metrics cannot read what it had of epoch {epoch}, and if it begins an epoch anew, as that of files does, that \
+                 is gone: {}",
                 broken.join(", ")
             ))),
         }
@@ -107,11 +108,15 @@ impl<L: MetricLogger> BurnLogger<L> {
     fn log_again(&mut self, name: &str, (step, epoch, split): (u64, usize, &Split)) -> Result<Option<String>> {
         let mut read = Ok(Vec::new());
         self.call(|logger| read = logger.read_numeric(name, epoch, split))?;
+        let before = &mut self.before[usize::from(*split == Split::Valid)];
         let mut values: Vec<f64> = match read {
             Ok(entries) => entries.iter().map(NumericEntry::current).collect(),
-            Err(reason) => return Ok(Some(format!("`{name}` ({reason})"))),
+            Err(reason) => {
+                // Without the steps it is not known which numbers are made again: better twice than not at all.
+                *before = if name == STEP { usize::MAX } else { *before };
+                return Ok(Some(format!("`{name}` ({reason})")));
+            }
         };
-        let before = &mut self.before[usize::from(*split == Split::Valid)];
         if name == STEP {
             *before = values.iter().take_while(|logged| **logged < step as f64).count();
         }
@@ -250,5 +255,9 @@ mod tests {
         let told = found(folder.path(), Some(2), &[(4, &[("loss", 2.0)])]).unwrap_err().to_string();
         assert!(told.contains("cannot read what it had of epoch 1") && told.contains("`loss`"), "{told}");
         assert_eq!([read("step"), read("loss")], [vec![2., 4.], vec![2.]]);
+        std::fs::write(folder.path().join("valid/epoch-1/step.log"), "2\nv,").unwrap();
+        let told = found(folder.path(), Some(4), &[(6, &[("loss", 1.0)])]).unwrap_err().to_string();
+        assert!(told.contains("`step`"), "{told}");
+        assert_eq!([read("step"), read("loss")], [vec![6.], vec![2., 1.]]);
     }
 }

@@ -44,8 +44,8 @@ impl<M: Model> Cycle<'_, '_, M> {
             ended = std::mem::replace(&mut ended, Ok(())).and(hook.after_run(run));
             Ok(())
         })?;
-        self.tell_warnings()?;
-        ended.map(|()| self.run)
+        let told = self.tell_warnings();
+        ended.and(told).map(|()| self.run)
     }
 
     fn step(&mut self, loader: &mut Loader<M::Batch>) -> Result<()>

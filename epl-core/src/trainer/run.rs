@@ -1,6 +1,6 @@
 //! A run as its hooks see it: where it stands, and what they may ask of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use epl_comm::ReduceOp;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::checkpoint::{FailedSave, RunState};
 use super::record::{Evaluation, StepRecord, Summary};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::json::json;
 use crate::model::context::Context;
 use crate::model::segment::Model;
@@ -30,8 +30,8 @@ pub struct Run<M: Model> {
     saved_at: Option<u64>,
     /// The last one that could not be written, and whether that is still to be told.
     failed_save: (Option<FailedSave>, bool),
-    /// The last warning, told or not.
-    warning: Option<String>,
+    /// All warnings, told or not.
+    warnings: BTreeSet<String>,
     /// Those that are still to be told.
     untold: VecDeque<String>,
     /// The position at which the data ends.
@@ -76,7 +76,7 @@ impl<M: Model> Run<M> {
             evaluation: None,
             saved_at: None,
             failed_save: (None, false),
-            warning: None,
+            warnings: BTreeSet::new(),
             untold: VecDeque::new(),
             data_end: None,
             asked: Asked::default(),
@@ -336,11 +336,15 @@ impl<M: Model> Run<M> {
     /// fault that lasts is told once.
     pub fn forgive(&mut self, written: Result<()>) {
         let Err(error) = written else { return };
-        let warning = Some(error.to_string());
-        if warning != self.warning {
-            self.untold.extend(warning.clone());
-            self.warning = warning;
+        let warning = error.to_string();
+        if self.warnings.insert(warning.clone()) {
+            self.untold.push_back(warning);
         }
+    }
+
+    /// The same of several.
+    pub(super) fn forgive_all(&mut self, errors: Vec<Error>) {
+        errors.into_iter().for_each(|error| self.forgive(Err(error)));
     }
 
     /// A warning that was not told yet.

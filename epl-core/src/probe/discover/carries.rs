@@ -62,8 +62,8 @@ impl<'a, C: Carry> Carries<'a, C> {
         // What is not trained could not be read behind it either.
         let records: Vec<ParamRecord> =
             plan.records().iter().map(|record| ParamRecord { trainable: true, ..record.clone() }).collect();
-        let whole = filled(model.clone(), &records, segment, None);
-        let without = emptied(whole.clone(), &records, segment);
+        let filled_model = filled(model.clone(), &records, segment, None);
+        let without = emptied(filled_model.clone(), &records, segment);
         let bench = Bench { model, plan, context: self.context, device: self.device };
         let rows = first_extent(&self.left[segment]);
         let loss = |model: &M, training: bool| {
@@ -73,7 +73,7 @@ impl<'a, C: Carry> Carries<'a, C> {
             let exit = widen_carry(self.left[segment].clone());
             catch(|| bench.holding(segment, || model.loss(exit, batch)))
         };
-        [false, true].into_iter().find_map(|training| match loss(&whole, training) {
+        [false, true].into_iter().find_map(|training| match loss(&filled_model, training) {
             Err(error) => Some(format!("the loss behind it does not run: {error}")),
             // Of its parameters alone there are gradients.
             Ok(whole) if whole.differentiated.is_some() || whole.terms.iter().any(|term| term.value.is_tracked()) => {
@@ -86,6 +86,9 @@ impl<'a, C: Carry> Carries<'a, C> {
                 // What it reads without a gradient.
                 terms => match loss(&without, training) {
                     Ok(without) if numbers(&without) == terms => None,
+                    _ if loss(&filled_model, training).is_ok_and(|again| numbers(&again) != terms) => {
+                        Some(DRAWS.to_string())
+                    }
                     _ => Some(READS.to_string()),
                 },
             },
@@ -95,6 +98,10 @@ impl<'a, C: Carry> Carries<'a, C> {
 
 /// Why a last segment stays whole.
 const READS: &str = "the loss behind it reads its parameters; make a segment of what the loss needs of them";
+
+/// The same.
+const DRAWS: &str =
+    "the loss behind it draws other numbers each time, so what it reads is not seen; draw them in the batch";
 
 /// The first dim of the first tensor: the rows, where there is one a sample.
 fn first_extent<C: Carry>(carry: &C) -> usize {

@@ -158,8 +158,9 @@ fn draws<M: Model>(subject: &Subject<'_, M>, split: &SegmentSplit, exit: &Exit) 
 /// What the runs have shown to count: what does not, such as queries of one key, or a branch behind a mask of zeros, may be mixed
 /// or not.
 struct Shown {
-    /// By parameter and what enters, in the order of [`Outcome::gradients`]: whether its gradient was ever more than a rounding.
-    gradients: Vec<bool>,
+    /// By parameter and what enters, in the order of [`Outcome::gradients`]: whether it has a gradient, and whether that was ever more
+    /// than a rounding.
+    gradients: Vec<[bool; 2]>,
     /// By tensor that leaves: a number of it, and whether there was another one.
     exits: Vec<(f64, bool)>,
 }
@@ -167,12 +168,16 @@ struct Shown {
 impl Shown {
     fn of(first: &Outcome) -> Self {
         let begin = |tensor: &Values| (tensor.data[0], false);
-        Self { gradients: vec![false; first.gradients.len()], exits: first.exit.tensors.iter().map(begin).collect() }
+        Self {
+            gradients: vec![[false; 2]; first.gradients.len()],
+            exits: first.exit.tensors.iter().map(begin).collect(),
+        }
     }
 
     fn add(&mut self, whole: &Outcome) {
         let floor = FLOOR * whole.largest_gradient();
-        for (shown, gradient) in self.gradients.iter_mut().zip(&whole.gradients) {
+        for ([has, shown], gradient) in self.gradients.iter_mut().zip(&whole.gradients) {
+            *has |= gradient.is_some();
             *shown |= gradient.as_ref().is_some_and(|gradient| gradient.largest() > floor);
         }
         for ((one, varies), tensor) in self.exits.iter_mut().zip(&whole.exit.tensors) {
@@ -182,12 +187,20 @@ impl Shown {
 
     fn check<M: Model>(&self, subject: &Subject<'_, M>, split: &SegmentSplit) -> Result<(), Failed> {
         let entered = self.gradients.len() - subject.own().count();
-        if let Some((record, _)) = subject.own().zip(&self.gradients[entered..]).find(|(_, shown)| !**shown) {
-            return Err(format!(
-                "the sample does not exercise `{}`, whose gradient is zero in all runs; give one in which it counts (several \
-                 positions, which differ, and masks that let some through), or leave what never counts out of the segment",
-                record.name
-            ));
+        if let Some((record, [has, _])) = subject.own().zip(&self.gradients[entered..]).find(|(_, [_, shown])| !shown) {
+            return Err(match has {
+                true => format!(
+                    "the sample does not exercise `{}`, whose gradient is zero in all runs; give one in which it counts (several \
+                     positions, which differ, and masks that let some through), or leave out what never counts, as a bias that a \
+                     softmax or a norm cancels (`with_bias(false)`)",
+                    record.name
+                ),
+                false => format!(
+                    "the sample does not exercise `{}`, which has no gradient: it is not used, or behind a `detach`; make a segment \
+                     of its own of what uses it",
+                    record.name
+                ),
+            });
         }
         let is_unknown = |(kind, (_, varies)): &(&ExitSplit, &(f64, bool))| **kind == ExitSplit::Same && !varies;
         match split.exits.iter().zip(&self.exits).position(|exit| is_unknown(&exit)) {

@@ -94,7 +94,7 @@ impl<M: Model> LazyModel<M> {
     /// them has no gradient in any run (also a bias of keys, which a softmax never shows); if what it returns is neither a sum
     /// nor made of slices, as behind a softmax or a norm over what is cut; if it cannot run in f64, or rounds to f32 on its way;
     /// if it is a moving average's, or that of what is followed, and the other is not cut alike; and the last one, if the loss
-    /// reads its parameters. The rows of a table are never cut. A carry must be made of the same tensors for every batch: another
+    /// reads its parameters. The rows of an `Embedding` are never cut. A carry must be made of the same tensors for every batch: another
     /// one than for this batch is an error of the step.
     ///
     /// [`Engine::forward`]: crate::Engine::forward
@@ -205,7 +205,9 @@ fn findings<M: Model>(
         };
         judged(&subject, ranks).map_or_else(SplitFinding::Whole, SplitFinding::Split)
     };
-    Ok((0..plan.segments.len()).map(finding).collect())
+    let findings = (0..plan.segments.len()).map(finding).collect();
+    context.begin(Pass { step: 0, training: false, samples: [].into(), empty: false });
+    Ok(findings)
 }
 
 /// Why a segment is not looked at.

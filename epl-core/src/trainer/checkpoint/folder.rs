@@ -63,9 +63,8 @@ impl CheckpointFolder {
     }
 
     /// What went wrong and was not told yet.
-    pub(super) fn take_warnings(&self) -> Result<()> {
-        let warnings = std::mem::take(&mut self.known().warnings);
-        if warnings.is_empty() { Ok(()) } else { Err(Error::invalid(warnings.join("; "))) }
+    pub(super) fn take_warnings(&self) -> Vec<Error> {
+        std::mem::take(&mut self.known().warnings).into_iter().map(Error::invalid).collect()
     }
 
     pub(super) fn disk(&self) -> &dyn Disk {
@@ -155,8 +154,14 @@ impl CheckpointFolder {
     /// A run goes on from this step: its checkpoint is the latest from now on, also for one that is started again, and later
     /// ones are left behind.
     pub(super) fn go_on_from(&self, step: u64) -> Result<()> {
-        let steps = self.steps()?;
-        self.known().abandoned = steps.into_iter().filter(|other| *other > step).collect();
+        let left: BTreeSet<u64> = self.steps()?.into_iter().filter(|other| *other > step).collect();
+        if !left.is_empty() {
+            self.warn(format!(
+                "the run has gone back to step {step}, which is the latest from now on; checkpoints of steps {left:?} are left \
+                 behind, and replaced or removed as it comes by"
+            ));
+        }
+        self.known().abandoned = left;
         // A mark that cannot be read is replaced.
         if matches!(self.latest(), Ok(Some(latest)) if latest == step) { Ok(()) } else { self.mark_latest(step) }
     }
@@ -285,10 +290,14 @@ mod tests {
         let (_temporary, folder) = folder_with(&[100, 200, 300, 1000]);
         folder.mark_best(&BestMark { step: 100, metric: "bleu".into(), value: 12.5 }).unwrap();
         folder.prune(1000, 2);
-        folder.take_warnings().unwrap();
+        assert_eq!(warnings(&folder), "");
         assert_eq!(folder.steps().unwrap(), [100, 300, 1000]);
         assert_eq!(folder.best().unwrap().unwrap().value, 12.5);
         assert_eq!(folder.latest().unwrap(), Some(1000));
+    }
+
+    fn warnings(folder: &CheckpointFolder) -> String {
+        folder.take_warnings().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     fn save(folder: &CheckpointFolder, step: u64, keep: usize) {
@@ -302,6 +311,8 @@ mod tests {
     fn what_a_run_left_behind_does_not_push_out_its_own() {
         let (_temporary, folder) = folder_with(&[200, 300, 400, 500, 600]);
         folder.go_on_from(300).unwrap();
+        let told = warnings(&folder);
+        assert!(told.contains("gone back to step 300") && told.contains("{400, 500, 600}"), "{told}");
         assert_eq!((folder.latest().unwrap(), folder.steps().unwrap().len()), (Some(300), 5), "nothing is removed yet");
         save(&folder, 350, 2);
         assert_eq!(folder.steps().unwrap(), [300, 350, 400, 500, 600]);
@@ -311,7 +322,7 @@ mod tests {
         save(&folder, 500, 2);
         save(&folder, 510, 2);
         assert_eq!(folder.steps().unwrap(), [500, 510, 600]);
-        folder.take_warnings().unwrap();
+        assert_eq!(warnings(&folder), "");
     }
 
     #[test]
@@ -321,7 +332,7 @@ mod tests {
         others.iter().for_each(|name| fs::create_dir(folder.path().join(name)).unwrap());
         fs::write(folder.path().join(".step-notes.swp"), "").unwrap();
         save(&folder, 4, 1);
-        folder.take_warnings().unwrap();
+        assert_eq!(warnings(&folder), "");
         assert_eq!(folder.steps().unwrap(), [4]);
         assert!(others.iter().all(|name| folder.path().join(name).is_dir()));
     }
@@ -333,15 +344,15 @@ mod tests {
         fs::create_dir_all(folder.path().join(".step-1.discarded/taken")).unwrap();
         folder.prune(4, 1);
         assert_eq!(folder.steps().unwrap(), [1, 4]);
-        let told = folder.take_warnings().unwrap_err().to_string();
+        let told = warnings(&folder);
         assert!(told.contains("cannot be removed") && told.contains("step-1"), "{told}");
-        folder.take_warnings().unwrap();
+        assert_eq!(warnings(&folder), "");
         save(&folder, 5, 1);
         assert_eq!(folder.steps().unwrap(), [5]);
         // Nor is any where the best is not known.
         fs::write(folder.path().join("best.json"), "{").unwrap();
         save(&folder, 6, 1);
-        let told = folder.take_warnings().unwrap_err().to_string();
+        let told = warnings(&folder);
         assert!(folder.steps().unwrap() == [5, 6] && told.contains("no old checkpoint is removed: "), "{told}");
         assert!(told.contains("best.json") && told.contains("remove it"), "{told}");
     }
@@ -353,7 +364,7 @@ mod tests {
         fs::write(folder.partial(100).unwrap().join("index.json"), "again").unwrap();
         folder.commit(100).unwrap();
         folder.prune(100, 1);
-        folder.take_warnings().unwrap();
+        assert_eq!(warnings(&folder), "");
         assert_eq!(fs::read_to_string(folder.step(100).join("index.json")).unwrap(), "again");
         assert_eq!(folder.latest().unwrap(), Some(100));
         assert_eq!(folder.names().unwrap().iter().filter(|name| name.starts_with('.')).count(), 0);

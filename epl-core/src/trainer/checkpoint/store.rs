@@ -115,11 +115,7 @@ impl Checkpoints {
     }
 
     /// What went wrong beside a checkpoint and was not told yet, such as an old one that cannot be removed. For one rank.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong.
-    pub fn take_warnings(&self) -> Result<()> {
+    pub fn take_warnings(&self) -> Vec<Error> {
         self.folder.take_warnings()
     }
 

@@ -27,6 +27,7 @@ pub struct OpenFolder {
     resume_restarted: bool,
     resume_step: Option<u64>,
     replace: bool,
+    saves: bool,
 }
 
 /// What ranks are told of a run that begins.
@@ -35,9 +36,9 @@ const NONE: i64 = -1;
 impl OpenFolder {
     /// Opens `out`, whose checkpoints are `checkpoints`: to resume it, or to replace it, as the settings say.
     pub fn new(out: impl Into<PathBuf>, checkpoints: Checkpoints, config: &TrainerConfig) -> Self {
-        let TrainerConfig { resume, auto_resume, resume_restarted, resume_step, replace, .. } = *config;
+        let TrainerConfig { resume, auto_resume, resume_restarted, resume_step, replace, save: saves, .. } = *config;
         let (out, launch) = (out.into(), config.launch.clone());
-        Self { out, checkpoints, resume, auto_resume, launch, resume_restarted, resume_step, replace }
+        Self { out, checkpoints, resume, auto_resume, launch, resume_restarted, resume_step, replace, saves }
     }
 
     /// The step from which the run goes on, if it does. What the first rank finds counts for all. Collective.
@@ -56,13 +57,28 @@ impl OpenFolder {
             None => false,
         };
         let which = match self.resume_step {
-            // It has gone back to that step before it was restarted, and is further by now.
-            _ if is_restarted => CheckpointId::Latest,
+            // It has gone back to that step before it was restarted, and is further by now, if it saves.
+            _ if is_restarted && (self.saves || self.resume_step.is_none()) => CheckpointId::Latest,
             Some(step) if self.resume => CheckpointId::Step(step),
             _ if self.resume || self.auto_resume && is_saved()? => CheckpointId::Latest,
             _ => return Ok(None),
         };
         self.checkpoints.step_to_resume(which).map(Some)
+    }
+
+    /// Refuses folders of which each machine has its own. No communication: who fails ends the launch.
+    fn check_shared(&self, step: u64, world: &ProcessGroup) -> Result<()> {
+        if world.rank() == 0 || self.checkpoints.find(CheckpointId::Step(step)).is_ok() {
+            return Ok(());
+        }
+        Err(Error::file(
+            &self.out,
+            format!(
+                "the first rank goes on from the checkpoint of step {step}, and {} does not find it here; give all ranks the same \
+                 folder",
+                world.global(world.rank())
+            ),
+        ))
     }
 
     /// Makes the folder of a new run. The work of one rank.
@@ -89,12 +105,16 @@ impl<M: Model> Hook<M> for OpenFolder {
             let now = run.saved().clone();
             let engine = run.engine_mut();
             let read = |checkpoint: &Arc<Checkpoint>| engine.restore(checkpoint);
+            self.check_shared(step, &world)?;
             let saved = self.checkpoints.load(CheckpointId::Step(step), &world, &now, read)?;
             run.resume(saved);
             if run.is_first_rank() {
-                // All have read it. A run that is killed before its first checkpoint goes on from the same.
-                self.checkpoints.go_on_from(step)?;
-                run.forgive(self.checkpoints.take_warnings());
+                // All have read it. A run that is killed before its first checkpoint goes on from the same; one that saves none
+                // only looks.
+                if self.saves && !run.is_over() {
+                    self.checkpoints.go_on_from(step)?;
+                }
+                run.forgive_all(self.checkpoints.take_warnings());
             }
         } else if run.is_first_rank() {
             self.make()?;

@@ -36,7 +36,7 @@ impl<M: Model> Hook<M> for SaveEvery {
     fn between_steps(&mut self, run: &mut Run<M>) -> Result<()> {
         let failed = self.checkpoints.look(run.context().world())?;
         run.note_failed_save(failed);
-        run.forgive(self.checkpoints.take_warnings());
+        run.forgive_all(self.checkpoints.take_warnings());
         if run.is_due(self.every) && run.saved_at() != Some(run.step()) {
             run.request_save();
         }
@@ -60,7 +60,7 @@ impl<M: Model> Hook<M> for SaveEvery {
     fn after_run(&mut self, run: &mut Run<M>) -> Result<()> {
         let failed = self.checkpoints.settle(run.context().world())?;
         run.note_failed_save(failed);
-        run.forgive(self.checkpoints.take_warnings());
+        run.forgive_all(self.checkpoints.take_warnings());
         match run.failed_save() {
             Some(failed) if failed.step == run.step() && run.saved_at() != Some(run.step()) => Err(Error::invalid(
                 format!("the checkpoint of the last step, {}, could not be written: {}", failed.step, failed.reason),
