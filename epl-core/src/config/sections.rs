@@ -327,8 +327,8 @@ options! {
         /// Whether the run goes on from the latest checkpoint in its folder: never; auto, if there is one; latest, and without one
         /// it ends with an error.
         resume: ResumeMode = ResumeMode::Never, ValueKind::Choice(ResumeMode::WORDS), Implemented;
-        /// With train.resume = latest: the run goes back to the checkpoint of this step, which is the latest from then on, and
-        /// later ones are removed as the run comes by. none: to the latest.
+        /// With train.resume = latest: the run goes back to the checkpoint of this step, which, if the run saves, is the
+        /// latest from then on, and later ones are removed as the run comes by. none: to the latest.
         resume_step: Option<usize> = None, MAYBE_COUNT, Implemented;
         /// Write each step's numbers as events of TensorBoard, too: into the folder `tensorboard` of the run.
         tensorboard: bool = false, ValueKind::Switch, Implemented;
