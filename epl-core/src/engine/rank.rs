@@ -183,16 +183,16 @@ impl<M: Model> Engine<M> {
 
     /// The parameters, whole, by path. Collective.
     pub fn parameters(&self) -> Result<BTreeMap<String, TensorData>> {
-        self.gather(&GatherSource::Parameters)
+        self.gather(&GatherSource::Parameters, true)
     }
 
     /// The tensors of the optimizer's state that have their parameter's shape, whole, by path and field. Collective.
     pub fn optimizer_state(&self) -> Result<BTreeMap<String, TensorData>> {
-        self.gather(&GatherSource::Optimizer(self.state.states(&self.plan)?))
+        self.gather(&GatherSource::Optimizer(self.state.states(&self.plan)?), true)
     }
 
-    pub(super) fn gather(&self, source: &GatherSource<'_>) -> Result<BTreeMap<String, TensorData>> {
-        gather::gather(&self.state.params, &self.plan, &self.context, source, true)
+    pub(super) fn gather(&self, source: &GatherSource<'_>, keeps: bool) -> Result<BTreeMap<String, TensorData>> {
+        gather::gather(&self.state.params, &self.plan, &self.context, source, keeps)
     }
 
     /// The whole model on every rank, without autodiff, dropout off: for an export, or a forward of one's own. Collective

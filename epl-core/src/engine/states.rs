@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::ParamId;
 
-use super::gather::{self, GatherSource};
+use super::gather::GatherSource;
 use super::rank::Engine;
 use super::restore_states::StatesOf;
 use super::state::ModelState;
@@ -42,8 +42,7 @@ impl<M: Model> Engine<M> {
     fn states_kept(&self, keeps: bool) -> Result<WholeStates> {
         let own = self.state.states(&self.plan)?;
         let mut whole = self.numbers(&own)?;
-        let source = GatherSource::Optimizer(own);
-        let mut tensors = gather::gather(&self.state.params, &self.plan, &self.context, &source, keeps)?;
+        let mut tensors = self.gather(&GatherSource::Optimizer(own), keeps)?;
         if !keeps {
             return Ok(WholeStates::new());
         }

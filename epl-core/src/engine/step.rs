@@ -187,7 +187,7 @@ impl<M: Model> Engine<M> {
         let Accumulated { store, report, .. } = self.accumulated(&micro_batches, Given::default())?;
         let mut store = self.whole_store(store)?;
         store.scale_by(1.0 / self.state.loss_scale());
-        Ok((report, self.gather(&GatherSource::Gradients(&store))?))
+        Ok((report, self.gather(&GatherSource::Gradients(&store), true)?))
     }
 
     /// The gradients, also those that lie away from the device.
