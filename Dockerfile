@@ -13,7 +13,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 ENV RUSTUP_HOME=/opt/rustup CARGO_HOME=/opt/cargo PATH=/opt/cargo/bin:$PATH
-RUN rustup toolchain install --profile minimal 1.95.0 && rustup default 1.95.0
+# Ubuntu's rustup is not where one that updates itself would be; the first toolchain is the default.
+RUN rustup toolchain install --no-self-update --profile minimal 1.95.0
 
 WORKDIR /epl
 COPY . .
