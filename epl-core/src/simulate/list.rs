@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
 
-/// One thing that a rank does. Most of a long list are runs, which need less room than a call.
+/// One thing that a rank does. The lists of a step of many stages have millions together, so that its numbers have 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A segment runs for one micro-batch.
@@ -16,29 +16,37 @@ pub enum Op {
         /// Which way.
         kind: RunKind,
         /// The micro-batch.
-        micro_batch: usize,
+        micro_batch: u32,
         /// The segment.
-        segment: usize,
+        segment: u32,
     },
     /// The rank takes part in a collective, and waits for it.
     Call(Arc<Called>),
     /// A collective is started, and goes on beside the rank.
     Start(Purpose, Arc<Called>),
     /// The rank waits for what was started at this place of the list.
-    Await(usize),
+    Await(u32),
     /// The optimizer updates what this rank updates of a unit; none: all that lies in the model.
-    Update(Option<usize>),
+    Update(Option<u32>),
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Op>() == 16);
+
+/// A number as an operation has it.
+pub(super) fn short(number: usize) -> u32 {
+    u32::try_from(number).expect("a step has fewer than 2³² operations")
 }
 
 /// What a started collective is for. Units and buckets have the numbers of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To reduce the gradients of a bucket.
-    Bucket(usize),
+    Bucket(u32),
     /// The same, by the rows that are not zero: two collectives.
-    Rows(usize),
+    Rows(u32),
     /// To gather the parameters of a unit.
-    Unit(usize),
+    Unit(u32),
     /// To give another stage a carry or its gradients.
     Parcel,
 }
@@ -101,11 +109,11 @@ impl OpList {
     }
 
     pub fn wait(&mut self, start: usize) {
-        self.list.push(Op::Await(start));
+        self.list.push(Op::Await(short(start)));
     }
 
     pub fn run(&mut self, kind: RunKind, micro_batch: usize, segment: usize, calls: &[Called]) {
-        self.list.push(Op::Run { kind, micro_batch, segment });
+        self.list.push(Op::Run { kind, micro_batch: short(micro_batch), segment: short(segment) });
         for call in calls {
             let call = self.known(call.clone());
             self.list.push(Op::Call(call));

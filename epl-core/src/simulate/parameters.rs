@@ -6,7 +6,7 @@ use epl_comm::Operation;
 use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
-use super::list::{OpList, Purpose};
+use super::list::{OpList, Purpose, short};
 use super::pieces::{Look, looks};
 use crate::plan::Plan;
 use crate::schedule::Action;
@@ -79,7 +79,7 @@ impl<'a> GatherAhead<'a> {
             self.coming.entry(*number).or_insert_with(|| {
                 let (over, operation, dtype) = (Members::Gather(unit.axis), Operation::AllGather, unit.dtype);
                 let call = Called { over, operation, dtype, elements: unit.kept_len() };
-                (!is_alone).then(|| ops.start(Purpose::Unit(*number), call))
+                (!is_alone).then(|| ops.start(Purpose::Unit(short(*number)), call))
             });
         }
     }

@@ -85,13 +85,13 @@ impl StepTimeline {
             |op: &Op| matches!(op, Op::Call(call) | Op::Start(_, call) if matches!(call.over, Members::Link { .. }));
         let is_staged = program.ops.iter().any(is_link);
         let mut time = StepTime::default();
-        for op in &self.ranks[rank] {
-            let part = match &program.ops[op.index] {
+        for (op, timed) in program.ops.iter().zip(self.ops(rank)) {
+            let part = match op {
                 Op::Run { kind: RunKind::Recompute, .. } => &mut time.recompute,
                 Op::Run { .. } => &mut time.compute,
                 Op::Update(_) => &mut time.update,
                 Op::Start(purpose, _) => time.of_purpose(*purpose),
-                Op::Await(start) => match &program.ops[*start] {
+                Op::Await(start) => match &program.ops[*start as usize] {
                     Op::Start(purpose, _) => time.of_purpose(*purpose),
                     _ => &mut time.report,
                 },
@@ -105,7 +105,7 @@ impl StepTimeline {
                     Members::Gather(_) => &mut time.parameters,
                 },
             };
-            *part += op.end - op.begin;
+            *part += timed.end - timed.begin;
         }
         time
     }

@@ -8,7 +8,7 @@ use epl_comm::{Operation, ReduceOp};
 
 use super::call::Members;
 use super::links::StageTraffic;
-use super::list::{Op, OpList, RunKind};
+use super::list::{Op, OpList, RunKind, short};
 use super::parameters::GatherAhead;
 use super::pieces::{pieces, segments};
 use super::protocol::{BEFORE_SAMPLES, OF_STAGE, OVER_ALL, OVER_REPLICAS};
@@ -67,12 +67,15 @@ impl StepProgram {
     /// other; what is reduced and updated.
     fn about(plan: &Plan, shapes: &StepShapes, actions: &[Action]) -> usize {
         let gathers = if plan.params.gathers() { 2 } else { 0 };
+        // A header and a tensor come, go, and are waited for.
+        let sent = if plan.stages.count() > 1 { 6 } else { 0 };
         let of = |action: &Action| {
             let calls = segments(plan, action).map(|segment| {
                 let calls = shapes.calls(action.micro_batch, segment);
-                2 + gathers + calls.forward.len().max(calls.backward.len())
+                let is_again = action.kind == ActionKind::Backward && run_of(&plan.recompute, segment).is_some();
+                1 + usize::from(is_again) + gathers + calls.forward.len().max(calls.backward.len())
             });
-            calls.sum::<usize>() + 12
+            calls.sum::<usize>() + sent
         };
         let updates = 2 * plan.params.trained().count();
         actions.iter().map(of).sum::<usize>() + 4 * plan.params.buckets.len() + updates
@@ -220,7 +223,7 @@ impl Step<'_> {
             self.ops.list.push(Op::Update(None));
         }
         for (number, unit) in table.trained().enumerate().filter(|(_, unit)| unit.residency.update.flat().is_some()) {
-            self.ops.list.push(Op::Update(Some(number)));
+            self.ops.list.push(Op::Update(Some(short(number))));
             if !unit.residency.is_sharded() && !unit.shards.is_empty() {
                 self.ops.call(Members::Gather(unit.axis), Operation::AllGather, unit.dtype, unit.sent);
             }

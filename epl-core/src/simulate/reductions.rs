@@ -6,7 +6,7 @@ use burn::tensor::DType;
 use epl_comm::{Operation, ReduceOp};
 
 use super::call::{Called, Members};
-use super::list::{OpList, Purpose};
+use super::list::{OpList, Purpose, short};
 use super::shapes::StepShapes;
 use crate::model::precision::HalfPrecision;
 use crate::params::Bucket;
@@ -122,12 +122,13 @@ impl<'a> Reductions<'a> {
                 let call =
                     |(dtype, elements)| Called { over: over.clone(), operation: Operation::AllGather, dtype, elements };
                 let calls = [(DType::I64, rows), (dtype, rows * width)].map(call);
-                return calls.map(|call| ops.start(Purpose::Rows(index), call)).to_vec();
+                return calls.map(|call| ops.start(Purpose::Rows(short(index)), call)).to_vec();
             }
         }
-        vec![
-            ops.start(Purpose::Bucket(index), Called { over, operation, dtype, elements: flat_len(self.plan, bucket) }),
-        ]
+        vec![ops.start(
+            Purpose::Bucket(short(index)),
+            Called { over, operation, dtype, elements: flat_len(self.plan, bucket) },
+        )]
     }
 
     fn reduction(&self, bucket: &Bucket) -> (Operation, DType) {

@@ -15,7 +15,7 @@ use epl_comm::Operation;
 use rustc_hash::FxHashMap;
 
 use super::call::{Called, Members};
-use super::list::{Op, Purpose, RunKind};
+use super::list::{Op, Purpose, RunKind, short};
 use super::program::StepProgram;
 use crate::error::{Error, Result};
 
@@ -40,8 +40,6 @@ pub trait Costs {
 /// One thing that a rank did, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedOp {
-    /// Its place in the rank's program.
-    pub index: usize,
     /// When the rank began with it.
     pub begin: f64,
     /// When the rank went on.
@@ -51,15 +49,20 @@ pub struct TimedOp {
 /// When every rank does what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTimeline {
-    /// By rank, in the order of its program.
-    pub ranks: Vec<Vec<TimedOp>>,
+    /// By rank and operation of its program, when the rank went on. It began the next one then, and the first one at 0.
+    ends: Vec<Vec<f64>>,
 }
 
 impl StepTimeline {
+    /// What a rank did, in the order of its program.
+    pub fn ops(&self, rank: usize) -> impl Iterator<Item = TimedOp> + '_ {
+        let begins = [0.0].into_iter().chain(self.ends[rank].iter().copied());
+        begins.zip(&self.ends[rank]).map(|(begin, end)| TimedOp { begin, end: *end })
+    }
+
     /// When the last rank is done; all begin at 0.
     pub fn makespan(&self) -> f64 {
-        let last = |ops: &Vec<TimedOp>| ops.last().map_or(0.0, |op| op.end);
-        self.ranks.iter().map(last).fold(0.0, f64::max)
+        self.ends.iter().filter_map(|ends| ends.last().copied()).fold(0.0, f64::max)
     }
 }
 
@@ -67,11 +70,17 @@ impl StepTimeline {
 struct Meeting {
     /// The largest of the calls that its members make.
     call: Arc<Called>,
-    /// How many have come, and when the last one did.
-    came: usize,
-    latest: f64,
-    /// When it is over.
-    end: Option<f64>,
+    /// How many have come.
+    came: u32,
+    is_over: bool,
+    /// When the last one came that did; of one that is over, its end.
+    at: f64,
+}
+
+impl Meeting {
+    fn end(&self) -> Option<f64> {
+        self.is_over.then_some(self.at)
+    }
 }
 
 /// A group, as all of its members know it.
@@ -81,17 +90,17 @@ struct Group {
 }
 
 /// The number of a group, and of a call in it.
-type At = (usize, usize);
+type At = (u32, u32);
 
 /// Where one rank is.
 #[derive(Default)]
 struct RankState {
-    clock: f64,
-    done: Vec<TimedOp>,
+    /// When it went on behind each operation that is done.
+    ends: Vec<f64>,
     /// Its few groups, by their numbers, and how many calls it has made in each.
     groups: Vec<(Members, At)>,
     /// The calls that were started, by their places in the program, until they are waited for.
-    started: FxHashMap<usize, At>,
+    started: FxHashMap<u32, At>,
     /// The call in which it waits.
     waits: Option<At>,
 }
@@ -111,7 +120,7 @@ pub fn simulate_step(
     costs: &impl Costs,
 ) -> Result<StepTimeline> {
     let begin =
-        |program: &StepProgram| RankState { done: Vec::with_capacity(program.ops.len()), ..RankState::default() };
+        |program: &StepProgram| RankState { ends: Vec::with_capacity(program.ops.len()), ..RankState::default() };
     let ranks = programs.iter().map(begin).collect();
     let mut run = TimelineRun { programs, members, costs, ranks, groups: Vec::new(), known: FxHashMap::default() };
     loop {
@@ -119,12 +128,18 @@ pub fn simulate_step(
         for rank in 0..programs.len() {
             moved |= run.advance(rank)?;
         }
-        if run.ranks.iter().zip(programs).all(|(rank, program)| rank.done.len() == program.ops.len()) {
-            return Ok(StepTimeline { ranks: run.ranks.into_iter().map(|rank| rank.done).collect() });
+        if run.ranks.iter().zip(programs).all(|(rank, program)| rank.ends.len() == program.ops.len()) {
+            return Ok(StepTimeline { ends: run.ranks.into_iter().map(|rank| rank.ends).collect() });
         }
         if !moved {
             return Err(Error::invalid(run.stuck()));
         }
+    }
+}
+
+impl RankState {
+    fn clock(&self) -> f64 {
+        self.ends.last().copied().unwrap_or(0.0)
     }
 }
 
@@ -135,41 +150,41 @@ struct TimelineRun<'a, F, C> {
     ranks: Vec<RankState>,
     groups: Vec<Group>,
     /// The numbers of the groups, by what they are and who is in them.
-    known: FxHashMap<(Members, Vec<usize>), usize>,
+    known: FxHashMap<(Members, Vec<usize>), u32>,
 }
 
 impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
     /// Who waits for what.
     fn stuck(&self) -> String {
         let waits = self.ranks.iter().zip(self.programs).enumerate().filter_map(|(rank, (state, program))| {
-            let op = program.ops.get(state.done.len())?;
-            Some(format!("rank {rank} waits in operation {} of its step, {op:?}", state.done.len()))
+            let op = program.ops.get(state.ends.len())?;
+            Some(format!("rank {rank} waits in operation {} of its step, {op:?}", state.ends.len()))
         });
         format!("ranks wait for each other: {}", waits.collect::<Vec<_>>().join("; "))
     }
 
     /// Does what a rank can do; tells whether that was anything.
     fn advance(&mut self, rank: usize) -> Result<bool> {
-        let before = self.ranks[rank].done.len();
-        while let Some(op) = self.programs[rank].ops.get(self.ranks[rank].done.len()) {
-            let (index, begin) = (self.ranks[rank].done.len(), self.ranks[rank].clock);
+        let before = self.ranks[rank].ends.len();
+        while let Some(op) = self.programs[rank].ops.get(self.ranks[rank].ends.len()) {
+            let (index, begin) = (self.ranks[rank].ends.len(), self.ranks[rank].clock());
             let Some(end) = self.end_of_op(rank, (index, op), begin)? else { break };
-            let state = &mut self.ranks[rank];
-            state.done.push(TimedOp { index, begin, end });
-            state.clock = end;
+            self.ranks[rank].ends.push(end);
         }
-        Ok(self.ranks[rank].done.len() > before)
+        Ok(self.ranks[rank].ends.len() > before)
     }
 
     /// When a rank goes on that begins an operation now; none: not known before others have come.
     fn end_of_op(&mut self, rank: usize, (index, op): (usize, &Op), begin: f64) -> Result<Option<f64>> {
         Ok(match op {
-            Op::Run { kind, micro_batch, segment } => Some(begin + self.costs.run(rank, *kind, *micro_batch, *segment)),
-            Op::Update(unit) => Some(begin + self.costs.update(rank, *unit)),
+            Op::Run { kind, micro_batch, segment } => {
+                Some(begin + self.costs.run(rank, *kind, *micro_batch as usize, *segment as usize))
+            }
+            Op::Update(unit) => Some(begin + self.costs.update(rank, unit.map(|unit| unit as usize))),
             Op::Start(purpose, call) => {
                 let started = begin + self.costs.start(rank, *purpose, call);
                 let at = self.come(rank, call, Some(started))?;
-                self.ranks[rank].started.insert(index, at);
+                self.ranks[rank].started.insert(short(index), at);
                 Some(started)
             }
             Op::Await(start) => {
@@ -206,7 +221,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
         let groups = &mut self.groups;
         let group = *self.known.entry((over.clone(), members.clone())).or_insert_with(|| {
             groups.push(Group { members, meetings: Vec::new() });
-            groups.len() - 1
+            short(groups.len() - 1)
         });
         self.ranks[rank].groups.push((over.clone(), (group, 1)));
         (group, 0)
@@ -214,14 +229,14 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
 
     /// A rank comes to its next call of a group, now or when it has started it.
     fn come(&mut self, rank: usize, call: &Arc<Called>, started: Option<f64>) -> Result<At> {
-        let now = started.unwrap_or(self.ranks[rank].clock);
-        let (number, at) = self.next_call(rank, &call.over);
-        let Group { members, meetings } = &mut self.groups[number];
+        let now = started.unwrap_or(self.ranks[rank].clock());
+        let (number, call_number) = self.next_call(rank, &call.over);
+        let (Group { members, meetings }, at) = (&mut self.groups[number as usize], call_number as usize);
         if at == meetings.len() {
-            meetings.push(Meeting { call: call.clone(), came: 0, latest: 0.0, end: None });
+            meetings.push(Meeting { call: call.clone(), came: 0, is_over: false, at: 0.0 });
         }
         // Whoever comes has come to the call before, so that is over, or will be once all have.
-        let before = at.checked_sub(1).and_then(|before| meetings[before].end).unwrap_or(0.0);
+        let before = at.checked_sub(1).and_then(|before| meetings[before].end()).unwrap_or(0.0);
         let (meeting, is_link) = (&mut meetings[at], matches!(call.over, Members::Link { .. }));
         let is_other = meeting.call.operation != call.operation && !is_link || meeting.call.dtype != call.dtype;
         // What is put together, or exchanged, may be longer on one member than on another.
@@ -236,18 +251,18 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
                 meeting.call = call.clone();
             }
             meeting.came += 1;
-            meeting.latest = meeting.latest.max(now);
-            if is_link || meeting.came == members.len() {
-                meeting.end =
-                    Some(meeting.latest.max(before) + self.costs.call(rank, &meeting.call, started.is_some()));
+            meeting.at = meeting.at.max(now);
+            if is_link || meeting.came as usize == members.len() {
+                meeting.at = meeting.at.max(before) + self.costs.call(rank, &meeting.call, started.is_some());
+                meeting.is_over = true;
             }
         }
-        Ok((number, at))
+        Ok((number, call_number))
     }
 
     /// When a call of a group is over, if all its members have come.
     fn end_of(&self, (group, at): At) -> Option<f64> {
-        self.groups[group].meetings[at].end
+        self.groups[group as usize].meetings[at as usize].end()
     }
 }
 
@@ -280,12 +295,12 @@ mod tests {
         Called { over, operation, dtype: DType::I8, elements: 4 }
     }
 
-    fn run(segment: usize) -> Op {
+    fn run(segment: u32) -> Op {
         Op::Run { kind: RunKind::Forward, micro_batch: 0, segment }
     }
 
     fn times(timeline: &StepTimeline, rank: usize) -> Vec<(f64, f64)> {
-        timeline.ranks[rank].iter().map(|op| (op.begin, op.end)).collect()
+        timeline.ops(rank).map(|op| (op.begin, op.end)).collect()
     }
 
     fn simulated(programs: [Vec<Op>; 2]) -> Result<StepTimeline> {

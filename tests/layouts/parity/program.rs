@@ -168,7 +168,7 @@ fn written(program: &StepProgram, has_experts: bool) -> Done {
                 }
                 done.call(call, has_experts);
             }
-            Op::Await(start) => match &program.ops[*start] {
+            Op::Await(start) => match &program.ops[*start as usize] {
                 Op::Start(Purpose::Bucket(index), _) => done.own.push(format!("wait for bucket {index}")),
                 Op::Start(Purpose::Rows(index), _) => says_once(&mut done, format!("wait for bucket {index}")),
                 Op::Start(Purpose::Unit(number), _) => done.own.push(format!("wait for unit {number}")),
