@@ -60,6 +60,26 @@ impl Bridge {
 }
 
 /// One batch on its way over a [`Bridge`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::{launch, testing};
+/// # use epl_modules::{Bridge, SplitLinearConfig};
+/// # let config = testing::config(2, 1, 2).with("cluster.colocate_split_and_replicate", true)?;
+/// let found = launch(&config, |epl| { // two replicas, which are also the two ranks of a `split` scope
+///     let head = SplitLinearConfig::new(4, 6);
+///     let (bridge, head) = epl.place().split(2, |at| (Bridge::new(at), at.behind_bridge(|at| head.init(at))));
+///     let rows = [1, 2][epl.context().data().rank()]; // of this rank
+///     let crossing = bridge.open(rows);
+///     let logits = head.forward(crossing.gather(Tensor::<2>::ones([rows, 4], epl.place().device())));
+///     assert_eq!(logits.clone().local().dims(), [3, 3]); // all rows, half of the classes
+///     assert_eq!(crossing.own(logits.all_gather()).dims(), [rows, 6]);
+///     let targets = crossing.gather_values(Tensor::<1>::ones([rows], epl.place().device()));
+///     Ok(crossing.count_once(targets.sum()).into_scalar::<f32>())
+/// })?;
+/// assert_eq!(found, [3.0, 0.0]); // the sum of all rows, once
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Crossing {
     /// Rows of this rank, a stand-in's too.

@@ -22,6 +22,22 @@ pub struct DropPathConfig {
 /// As in *Deep Networks with Stochastic Depth*, Huang et al., 2016 ([arXiv:1603.09382](https://arxiv.org/abs/1603.09382)). It
 /// draws as a [`Dropout`] of one element a sample.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::{Pass, testing};
+/// use epl_modules::DropPathConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let layer = DropPathConfig::new(0.5).init(&epl.place().child("layer"));
+///     let x = Tensor::<3>::ones([8, 2, 3], epl.place().device());
+///     assert_eq!(layer.forward(x.clone()).into_data(), x.clone().into_data()); // outside training
+/// #     epl.context().begin(Pass { step: 0, training: true, samples: (0..8).collect(), empty: false });
+///     let y = layer.forward(x).into_data().to_vec::<f32>().unwrap();
+///     assert!(y.chunks(6).all(|sample| sample == [0.0; 6] || sample == [2.0; 6])); // a sample as a whole
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`DropPathConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

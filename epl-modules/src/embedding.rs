@@ -176,6 +176,18 @@ fn check_ids(ids: &Tensor<2, Int>, n_embedding: usize) {
 /// The rows of a table, as of Burn's `Embedding`. The gradient of a row is a sum over all positions that have its id, in their
 /// order: of a table in 16 bits it is taken in f32 and rounded once, where a sum in 16 bits would come to a stop.
 ///
+/// ```
+/// # use burn::tensor::{Device, Int, Tensor};
+/// use epl_modules::embedding::lookup;
+///
+/// let device = Device::flex().autodiff();
+/// let table = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &device).require_grad();
+/// let vectors = lookup(table.clone(), Tensor::<2, Int>::from_ints([[1, 0, 1]], &device));
+/// assert_eq!(vectors.dims(), [1, 3, 2]);
+/// let gradient = table.grad(&vectors.sum().backward()).unwrap();
+/// assert_eq!(gradient.into_data().to_vec::<f32>().unwrap(), [1.0, 1.0, 2.0, 2.0]); // id 1 stands at two positions
+/// ```
+///
 /// # Shapes
 ///
 /// - table: `[n_embedding, d_model]`, ids: `[batch_size, seq_length]`

@@ -60,6 +60,23 @@ pub fn split_top_k(logits: Split<2>, k: usize) -> Tensor<2, Int> {
 /// Only one logit and one count a row cross the axis, whatever k is. A target whose logit is NaN is never one of them,
 /// nor is a negative one, such as the ignored index of a loss: it is no class.
 ///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// # use epl_comm::sliced;
+/// # use epl_core::testing;
+/// use epl_modules::split_in_top_k;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let logits = Tensor::<2>::from_floats([[0.0, 1.0, 3.0], [5.0, 2.0, 5.0], [5.0, 2.0, 5.0]], device);
+///     let logits = sliced(logits, 1, epl.context().tensor()); // two classes on one rank, one on the other
+///     let targets = Tensor::<1, Int>::from_ints([1, 1, -100], device);
+///     let right = split_in_top_k(logits, targets, 2).into_data().to_vec::<bool>().unwrap();
+///     assert_eq!(right, [true, false, false]); // the second of two, the third of three, no class
+///     Ok(())
+/// });
+/// ```
+///
 /// # Shapes
 ///
 /// - logits: split along dim 1 of `[rows, classes]`
@@ -94,6 +111,21 @@ pub fn split_in_top_k(logits: Split<2>, targets: Tensor<1, Int>, k: usize) -> Te
 }
 
 /// Whether the target of every row is its largest logit: [`split_in_top_k`] with a k of 1.
+///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// # use epl_comm::sliced;
+/// # use epl_core::testing;
+/// use epl_modules::split_equal;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let logits = sliced(Tensor::<2>::from_floats([[0.0, 1.0, 3.0], [5.0, 2.0, 5.0]], device), 1, epl.context().tensor());
+///     let right = split_equal(logits, Tensor::<1, Int>::from_ints([2, 2], device));
+///     assert_eq!(right.into_data().to_vec::<bool>().unwrap(), [true, false]); // of equal logits the lowest id is the largest
+///     Ok(())
+/// });
+/// ```
 ///
 /// # Shapes
 ///

@@ -23,6 +23,22 @@ use crate::placement;
 use crate::softcap::Softcap;
 
 /// Configuration to create a [`MultiHeadAttention`] layer using the [init function](MultiHeadAttentionConfig::init).
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::{AttentionInput, MultiHeadAttentionConfig, RotaryConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     // As Llama has it: positions by rotation, no biases, and four heads of queries to each of keys and values.
+///     let config = MultiHeadAttentionConfig::new(32, 8).with_n_kv_heads(Some(2)).with_bias(false);
+///     let attention = config.with_rotary(Some(RotaryConfig::new())).init(&epl.place().child("attention"));
+///     assert_eq!((attention.query.weight.dims(), attention.key.weight.dims()), ([32, 16], [32, 4])); // on each rank
+///     let x = Tensor::<3>::ones([2, 5, 32], epl.place().device());
+///     assert_eq!(attention.forward(AttentionInput::self_attention(x).causal()).dims(), [2, 5, 32]);
+///     Ok(())
+/// });
+/// ```
 #[derive(Config, Debug)]
 pub struct MultiHeadAttentionConfig {
     /// The size of the input and output features.
@@ -146,9 +162,8 @@ impl MultiHeadAttentionConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when a size is 0, the heads (of queries, or of keys and values) do not divide over the tensor axis,
-    /// those of queries not over those of keys, `d_model` not over the heads and no `head_dim` is given, or numbers of scores, norms
-    /// and rotary positions cannot be.
+    /// Unwinds with an error when a size is 0, heads (of queries, or of keys and values) do not divide over the tensor axis, those of
+    /// queries over those of keys, or `d_model` over heads without a `head_dim`, or a number of scores, norms or positions cannot be.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
         let n_kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
         self.check(n_kv_heads, place);

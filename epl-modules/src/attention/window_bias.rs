@@ -50,7 +50,18 @@ pub struct WindowBiasConfig {
 /// ([arXiv:2111.09883](https://arxiv.org/abs/2111.09883)). Split by heads over the tensor axis; under mixed precision all of it
 /// stays in f32.
 ///
-/// Which windows: the example of [`Windows`].
+/// ```
+/// # use epl_core::testing;
+/// use epl_modules::{WindowBiasConfig, Windows};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let bias = WindowBiasConfig::new(4, 2).init(&epl.place().child("bias")); // of windows of 2 × 2 positions
+///     // For `AttentionInput::with_bias`, of this rank's two heads: of all windows alike, or of each, where they are shifted.
+///     assert_eq!(bias.forward(&Windows::new([4, 4], 2, 0)).dims(), [1, 2, 4, 4]);
+///     assert_eq!(bias.forward(&Windows::new([4, 4], 2, 1)).dims(), [4, 2, 4, 4]);
+///     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`WindowBiasConfig`].
 #[derive(Module, Debug)]

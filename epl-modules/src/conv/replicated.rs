@@ -41,6 +41,21 @@ pub struct ReplicatedConv2dConfig {
 
 /// A 2D convolution whose parameters every rank holds whole: Burn's `Conv2d`, with its first values.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use burn::nn::PaddingConfig2d;
+/// use epl_modules::ReplicatedConv2dConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let config = ReplicatedConv2dConfig::new([3, 8], [3, 3]).with_stride([2, 2]);
+///     let conv = config.with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(&epl.place().child("conv"));
+///     assert_eq!(conv.weight.dims(), [8, 3, 3, 3]); // on both ranks
+///     assert_eq!(conv.forward(Tensor::ones([1, 3, 8, 8], epl.place().device())).dims(), [1, 8, 4, 4]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`ReplicatedConv2dConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -37,6 +37,19 @@ pub struct ReplicatedLinearConfig {
 /// `O = I W + b`, as Burn's `Linear`; the leading dims are flattened into one, so that the product and both its
 /// gradients are products of two matrices.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::ReplicatedLinearConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let linear = ReplicatedLinearConfig::new(8, 3).init(&epl.place().child("linear"));
+///     assert_eq!(linear.weight.dims(), [8, 3]); // on both ranks
+///     assert_eq!(linear.forward(Tensor::<3>::ones([4, 5, 8], epl.place().device())).dims(), [4, 5, 3]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`ReplicatedLinearConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -49,7 +49,25 @@ pub struct SplitLinearConfig {
 /// tensor into a replicated one, with one all-reduce. A row split's bias is replicated and added after the
 /// reduction. Sizes that do not divide are cut by [`shard_range`](epl_comm::shard_range), as evenly as possible.
 ///
-/// The example of [the crate](crate) has both cuts.
+/// Two layers of one input; the example of [the crate](crate) has both cuts:
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_comm::copied;
+/// # use epl_core::testing;
+/// use epl_modules::SplitLinearConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let linear = |name: &str| SplitLinearConfig::new(8, 5).init(&epl.place().child(name));
+///     let (gate, up) = (linear("gate"), linear("up"));
+///     assert_eq!(gate.weight.dims(), [8, [3, 2][epl.context().tensor().rank()]]); // five columns on two ranks
+///     // What both read is copied once: so its gradient is reduced once.
+///     let x = copied(Tensor::<2>::ones([4, 8], epl.place().device()), epl.context().tensor());
+///     let (gate, up) = (gate.forward(x.clone()), up.forward(x));
+///     assert_eq!((gate.size(), up.all_gather().dims()), (5, [4, 5]));
+/// #     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`SplitLinearConfig`].
 #[derive(Module, Debug)]

@@ -63,6 +63,25 @@ impl RouterLosses {
     /// The load-balancing loss over all tokens that the replicas run together, as a sum over this replica's tokens and layers,
     /// whose number is its weight. Collective over the replicas.
     ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::{Pass, testing};
+    /// use epl_modules::{Balance, MoeConfig, nn::Initializer};
+    ///
+    /// # testing::run((2, 1, 1), |epl| {
+    /// #     let context = epl.context();
+    /// #     context.begin(Pass { step: 0, training: true, samples: [context.data().rank() as u64].into(), empty: false });
+    /// let config = MoeConfig::new(8, 16, 4).with_balance(Balance::Batch);
+    /// let moe = config.with_router_initializer(Some(Initializer::Zeros)).init(&epl.place().child("moe"));
+    /// let (_, losses) = moe.forward(Tensor::ones([1, 6, 8], epl.place().device()), None).into_parts();
+    /// assert_eq!(losses.auxiliary.dims(), [2 * 4]); // not yet a loss
+    /// let loss = losses.over_batch(context); // of the six tokens here, by the choices of both replicas
+    /// // This router finds all experts as likely: one a token, whatever was chosen.
+    /// assert!((loss.into_scalar::<f32>() - 6.0).abs() < 1e-4);
+    /// #     Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Shapes
     ///
     /// - output: `[1]`

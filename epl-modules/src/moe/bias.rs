@@ -16,6 +16,23 @@ use crate::running::{plain, put};
 ///
 /// *Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts*, Wang et al., 2024
 /// ([arXiv:2408.15664](https://arxiv.org/abs/2408.15664)); DeepSeek-V3.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::{Pass, testing};
+/// use epl_modules::MoeConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let moe = MoeConfig::new(8, 16, 2).with_bias_rate(Some(0.25)).init(&epl.place().child("moe"));
+///     for step in 0..2 {
+/// #         epl.context().begin(Pass { step, training: true, samples: [0].into(), empty: false });
+///         moe.forward(Tensor::ones([1, 6, 8], epl.place().device()), None); // tokens that are alike go to one expert
+///     }
+///     let bias = moe.bias.unwrap().running_bias.value_sync().into_data().to_vec::<f32>().unwrap();
+///     assert!(bias == [0.25, -0.25] || bias == [-0.25, 0.25]); // it is less likely from the second step on
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 pub struct BalanceBias {
     /// What is added, `[experts]`.

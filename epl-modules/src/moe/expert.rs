@@ -30,6 +30,20 @@ use crate::placement;
 /// ```
 ///
 /// Dim 0 is cut over the expert axis, `d_ff` over the tensor axis: each tensor rank computes a partial sum.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::MoeConfig;
+///
+/// // Two replicas of two tensor ranks: each has half of the four experts, and of these half of the hidden features.
+/// testing::run((2, 2, 2), |epl| {
+///     let experts = MoeConfig::new(6, 16, 4).with_gated(true).init(&epl.place().child("moe")).experts;
+///     assert_eq!((experts.input.dims(), experts.output.dims()), ([2, 6, 8], [2, 8, 6]));
+///     assert_eq!(experts.gate.unwrap().dims(), [2, 6, 8]);
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Experts {

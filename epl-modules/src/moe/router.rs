@@ -15,6 +15,20 @@ use crate::random::Noise;
 /// Scores every expert for every token, in at least 32 bits: the "selective precision" of Switch Transformers.
 ///
 /// The weights are whole on every rank, without bias.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::MoeConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let router = MoeConfig::new(8, 16, 4).init(&epl.place().child("moe")).router;
+///     let routed = router.forward(Tensor::ones([2, 3, 8], epl.place().device())); // six tokens
+///     assert_eq!((routed.probabilities.dims(), routed.log_sum.dims()), ([6, 4], [6, 1]));
+///     assert!((routed.probabilities.sum().into_scalar::<f32>() - 6.0).abs() < 1e-4); // of each token one
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Router {

@@ -24,6 +24,20 @@ pub struct EmbeddingConfig {
 /// Burn's `Embedding`, of which every rank of the tensor axis holds some vectors. A table of fewer than there are ranks is
 /// whole on each.
 ///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// # use epl_core::testing;
+/// use epl_modules::nn::EmbeddingConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let embedding = EmbeddingConfig::new(8, 4).init(&epl.place().child("embedding"));
+///     assert_eq!(embedding.weight.dims(), [4, 4]); // this rank's half of the vectors
+///     let ids = Tensor::<2, Int>::from_ints([[0, 7, 3]], epl.place().device()); // any of all eight, on each rank
+///     assert_eq!(embedding.forward(ids).dims(), [1, 3, 4]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`EmbeddingConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -34,6 +34,22 @@ pub struct LinearConfig {
 /// `O = I W + b`. Inputs and outputs are whole: outputs of columns are gathered. A layer of fewer columns than there are ranks
 /// is whole on each.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::LinearConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let linear = LinearConfig::new(8, 6).init(&epl.place().child("linear"));
+///     assert_eq!(linear.weight.dims(), [8, 3]); // this rank's half of the columns
+///     let hidden = linear.forward(Tensor::<3>::ones([2, 5, 8], epl.place().device()));
+///     assert_eq!(hidden.dims(), [2, 5, 6]); // of all: an all-gather
+///     let score = LinearConfig::new(6, 1).init(&epl.place().child("score")); // one column: whole on both
+///     assert_eq!((score.weight.dims(), score.forward(hidden).dims()), ([6, 1], [2, 5, 1]));
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`LinearConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -52,6 +52,24 @@ pub struct GaussianNoiseConfig {
 /// Burn's `GaussianNoise`, whose noise belongs to samples as the masks of a [`Dropout`](super::Dropout) do: see there what
 /// its input may be, and when it is active.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// use epl_core::{Pass, testing};
+/// use epl_modules::nn::GaussianNoiseConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let layer = epl.place().enter(|_| GaussianNoiseConfig::new(0.1).init());
+///     let noise = |samples: &[u64]| {
+///         // What an engine does before each forward.
+///         epl.context().begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
+///         layer.forward(Tensor::<2>::zeros([samples.len(), 4], epl.place().device()))
+///     };
+///     // Sample 7 gets the same noise, whichever samples it is together with.
+///     assert_eq!(noise(&[5, 7]).narrow(0, 1, 1).into_data(), noise(&[7]).into_data());
+/// #     Ok(())
+/// # });
+/// ```
+///
 /// Should be created with [`GaussianNoiseConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -27,6 +27,20 @@ pub struct PositionalEncodingConfig {
 
 /// Burn's `PositionalEncoding`: adds waves to the features, in f32 at least.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::PositionalEncodingConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let encoding = PositionalEncodingConfig::new(4).init(&epl.place().child("encoding"));
+///     let waves = encoding.forward(Tensor::zeros([1, 3, 4], epl.place().device())).into_data().to_vec::<f32>().unwrap();
+///     assert_eq!(waves[..4], [0.0, 1.0, 0.0, 1.0]); // position 0: sine and cosine in turn
+///     assert!((waves[4] - 1_f32.sin()).abs() < 1e-6 && (waves[5] - 1_f32.cos()).abs() < 1e-6);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`PositionalEncodingConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]
@@ -117,6 +131,23 @@ pub struct RotaryEncodingConfig {
 }
 
 /// Burn's `RotaryEncoding`, computed in f32 at least. It derefs to Burn's, for its fields.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::RotaryEncodingConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let encoding = RotaryEncodingConfig::new(16, 4).init(&epl.place().child("encoding"));
+///     let queries = Tensor::<4>::ones([1, 2, 5, 4], epl.place().device()); // of two heads
+///     let turned = encoding.forward(queries.clone());
+///     assert_eq!(turned.dims(), [1, 2, 5, 4]);
+///     // The last position alone, as with a cache.
+///     let last = encoding.apply(queries.narrow(2, 4, 1), 4);
+///     assert_eq!(last.into_data(), turned.narrow(2, 4, 1).into_data());
+///     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`RotaryEncodingConfig`].
 #[derive(Module, Debug)]

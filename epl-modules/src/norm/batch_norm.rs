@@ -24,6 +24,20 @@ pub enum BatchStatistics {
 }
 
 /// Configuration to create a [`SyncBatchNorm`] layer using the [init function](SyncBatchNormConfig::init).
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::{BatchStatistics, SyncBatchNormConfig};
+///
+/// testing::run((2, 1, 1), |epl| {
+///     // Each of two replicas by its own rows, without a learnable scale and shift.
+///     let config = SyncBatchNormConfig::new(3).with_statistics(BatchStatistics::PerReplica).with_affine(false);
+///     let norm = config.init(&epl.place().child("norm"));
+///     assert_eq!(norm.forward(Tensor::<4>::ones([2, 3, 4, 4], epl.place().device())).dims(), [2, 3, 4, 4]);
+///     Ok(())
+/// });
+/// ```
 #[derive(Config, Debug)]
 pub struct SyncBatchNormConfig {
     /// The number of channels. Must be greater than zero.

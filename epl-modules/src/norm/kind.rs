@@ -41,6 +41,23 @@ pub struct NormConfig {
 
 /// One of the norms. Its parameters have the paths that they have in the norm itself, whichever it is.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::{NormConfig, NormKind};
+///
+/// testing::run((1, 1, 1), |epl| {
+///     for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {
+///         let norm = NormConfig::new(8).with_kind(kind).init(&epl.place().child("norm"));
+///         assert_eq!(norm.kind(), kind);
+///         let of_ones = norm.forward(Tensor::<2>::ones([2, 8], epl.place().device())).mean().into_scalar::<f32>();
+///         // One subtracts the mean, the other does not.
+///         assert!((of_ones - if kind == NormKind::LayerNorm { 0.0 } else { 1.0 }).abs() < 1e-4);
+///     }
+/// #     Ok(())
+/// # });
+/// ```
+///
 /// Should be created with [`NormConfig`].
 #[derive(Clone, Debug)]
 pub enum Norm {

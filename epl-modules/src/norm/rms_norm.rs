@@ -37,7 +37,19 @@ pub struct RmsNormConfig {
 ///
 /// See [Root mean square layer normalization](https://arxiv.org/abs/1910.07467); it is also T5's layer norm.
 ///
-/// Made and applied as [`LayerNorm`](crate::LayerNorm), whose page has an example.
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::RmsNormConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let norm = RmsNormConfig::new(2).init(&epl.place().child("norm"));
+///     let y = norm.forward(Tensor::<2>::from_floats([[3.0, 4.0]], epl.place().device())).into_data().to_vec::<f32>().unwrap();
+///     let root = 12.5_f32.sqrt(); // of the mean of 9 and 16; the mean of 3 and 4 stays
+///     assert!((y[0] - 3.0 / root).abs() < 1e-5 && (y[1] - 4.0 / root).abs() < 1e-5);
+///     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`RmsNormConfig`].
 #[derive(Module, Debug)]

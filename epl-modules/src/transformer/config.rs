@@ -25,6 +25,24 @@ use crate::norm::{Norm, NormConfig, NormKind};
 /// | Mixtral, Qwen3-MoE | as Llama, Qwen3, with experts | | | | | | |
 /// | Swin | pre | LayerNorm | yes | GELU | no | no | in windows |
 /// | Swin V2 | post, before the residual | LayerNorm | yes | GELU | no | no | in windows, by cosines, no bias of keys |
+///
+/// ```
+/// # use burn::module::Module;
+/// # use epl_core::testing;
+/// use epl_modules::{Activation, NormKind, RotaryConfig, TransformerLayerConfig};
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let llama = TransformerLayerConfig::new(32, 8, 64)
+///         .with_norm(NormKind::RmsNorm)
+///         .with_bias(false)
+///         .with_activation(Activation::Silu)
+///         .with_gated(true)
+///         .with_rotary(Some(RotaryConfig::new()))
+///         .with_n_kv_heads(Some(2));
+///     assert_eq!(llama.init(epl.place()).num_params(), 32 * (32 + 8 + 8 + 32) + 3 * 32 * 64 + 2 * 32);
+/// #     Ok(())
+/// # });
+/// ```
 #[derive(Config, Debug)]
 pub struct TransformerLayerConfig {
     /// The size of the input and output features.

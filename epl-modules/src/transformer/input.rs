@@ -8,6 +8,22 @@ use crate::linear::Operand;
 use crate::moe::TokenMask;
 
 /// The input of [`TransformerLayer`](super::TransformerLayer).
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::{TransformerInput, TransformerLayerConfig};
+///
+/// testing::run((1, 1, 1), |epl| {
+///     // A layer of a decoder: it attends to its own positions up to each, and to three of an encoder.
+///     let config = TransformerLayerConfig::new(16, 4, 64).with_cross_attention(true);
+///     let layer = config.init(&epl.place().child("layer"));
+///     let [hidden, memory] = [5, 3].map(|positions| Tensor::<3>::ones([2, positions, 16], epl.place().device()));
+///     let output = layer.forward(TransformerInput::new(hidden).causal().with_memory(memory, None));
+///     assert_eq!(output.hidden.dims(), [2, 5, 16]);
+///     Ok(())
+/// });
+/// ```
 #[derive(Clone, Debug)]
 pub struct TransformerInput {
     /// `[batch_size, positions, d_model]`

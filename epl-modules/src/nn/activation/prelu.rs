@@ -22,6 +22,19 @@ pub struct PReluConfig {
 
 /// Burn's `PRelu`, whole on every rank.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::PReluConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let prelu = PReluConfig::new().with_num_parameters(3).init(&epl.place().child("prelu")); // a slope a channel
+///     let output = prelu.forward(Tensor::<3>::full([2, 3, 4], -2.0, epl.place().device()));
+///     assert_eq!((output.dims(), output.max().into_scalar::<f32>()), ([2, 3, 4], -0.5)); // all slopes begin as 0.25
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`PReluConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

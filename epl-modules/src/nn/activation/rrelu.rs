@@ -25,6 +25,23 @@ pub struct RReluConfig {
 /// Burn's `RRelu`, whose slopes belong to samples as the masks of a [`Dropout`](crate::Dropout) do: see there what its input
 /// may be, and when it is active. Otherwise the slope is the middle one.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// use epl_core::{Pass, testing};
+/// use epl_modules::nn::activation::RReluConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let rrelu = epl.place().enter(|_| RReluConfig::new().with_lower(0.25).with_upper(0.75).init());
+///     let x = Tensor::<2>::full([2, 4], -1.0, epl.place().device());
+///     assert_eq!(rrelu.forward(x.clone()).max().into_scalar::<f32>(), -0.5); // evaluation: the slope in the middle
+///     // What an engine does before each forward.
+///     epl.context().begin(Pass { step: 0, training: true, samples: [0, 1].into(), empty: false });
+///     let drawn = rrelu.forward(x).into_data().to_vec::<f32>().unwrap();
+///     assert!(drawn.iter().all(|y| (-0.75..=-0.25).contains(y)) && drawn[0] != drawn[1]);
+/// #     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`RReluConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -34,6 +34,19 @@ pub struct SwiGluConfig {
 /// `SwiGLU(x) = Swish(W_inner * x + b_inner) * (W_outer * x + b_outer)`. Inputs and outputs are whole, as a
 /// [`Linear`](crate::nn::Linear)'s are; the product is gathered, once.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::SwiGluConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let swiglu = SwiGluConfig::new(8, 6).init(&epl.place().child("swiglu"));
+///     assert_eq!(swiglu.linear_inner.weight.dims(), [8, 3]); // this rank's half of the columns
+///     assert_eq!(swiglu.forward(Tensor::<3>::ones([2, 5, 8], epl.place().device())).dims(), [2, 5, 6]); // of all
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`SwiGluConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

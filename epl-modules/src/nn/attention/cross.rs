@@ -41,6 +41,25 @@ pub struct CrossAttentionConfig {
 
 /// Burn's `CrossAttention`, of which every rank of the tensor axis computes some heads.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::attention::{CrossAttentionCache, CrossAttentionConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     // Features of 16 attend to some of 12, by four heads of 8, of which two share keys and values.
+///     let attention = CrossAttentionConfig::new(16, 12, 4, 2, 8).init(&epl.place().child("attention"));
+///     let ones = |shape: [usize; 3]| Tensor::<3>::ones(shape, epl.place().device());
+///     let output = attention.forward(ones([1, 5, 16]), ones([1, 7, 12]), None);
+///     assert_eq!(output.dims(), [1, 5, 16]);
+///     let mut cache = CrossAttentionCache::new();
+///     let first = attention.forward_cache(ones([1, 5, 16]), ones([1, 7, 12]), None, &mut cache);
+///     let later = attention.forward_cache(ones([1, 5, 16]), ones([1, 7, 12]) * 9.0, None, &mut cache); // it is not read again
+///     assert_eq!(first.into_data(), later.into_data());
+/// #     Ok(())
+/// # });
+/// ```
+///
 /// Should be created with [`CrossAttentionConfig`].
 #[derive(Module, Debug)]
 pub struct CrossAttention {

@@ -56,6 +56,25 @@ pub struct MultiHeadAttentionConfig {
 /// `min_float`; scores, masks, softmax and dropout are computed in f32 at least. Where no one asks for the weights, and a
 /// query without keys may get zeros, [`crate::MultiHeadAttention`] is faster.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let attention = MultiHeadAttentionConfig::new(16, 4).init(&epl.place().child("attention"));
+///     let x = Tensor::<3>::ones([1, 5, 16], epl.place().device());
+///     assert_eq!(attention.forward_context(MhaInput::self_attn(x.clone()), None).dims(), [1, 5, 16]);
+///     let mut cache = MhaCache::autoregressive(); // of this rank's two heads
+///     for length in 1..=5 {
+///         let so_far = x.clone().narrow(1, 0, length); // the whole sequence, of which the last position alone is computed
+///         let output = attention.forward_cache(MhaInput::self_attn(so_far), &mut cache);
+///         assert_eq!(output.weights.dims(), [1, 4, length, length]); // of the heads of both ranks
+///     }
+/// #     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`MultiHeadAttentionConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -44,6 +44,24 @@ pub struct DeformConv2dConfig {
 
 /// Burn's `DeformConv2d`, whole on every rank and computed in f32 at least.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::conv::DeformConv2dConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let layer = DeformConv2dConfig::new([2, 3], [3, 3]).init(&epl.place().child("layer"));
+///     let x = Tensor::<4>::ones([1, 2, 8, 8], epl.place().device());
+///     // For each of the nine elements of the kernel, at each of 6 × 6 places, by how much it is moved, and its weight.
+///     let offset = Tensor::<4>::zeros([1, 2 * 9, 6, 6], epl.place().device());
+///     let mask = Tensor::<4>::zeros([1, 9, 6, 6], epl.place().device());
+///     assert_eq!(layer.forward(x.clone(), offset.clone(), None).dims(), [1, 3, 6, 6]);
+///     let bias = layer.forward(x, offset, Some(mask)).narrow(2, 0, 1).narrow(3, 0, 1); // nothing else is left
+///     assert_eq!(bias.reshape([3]).into_data(), layer.bias.as_ref().unwrap().val().into_data());
+/// #     Ok(())
+/// # });
+/// ```
+///
 /// Should be created with [`DeformConv2dConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

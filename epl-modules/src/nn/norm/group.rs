@@ -28,6 +28,21 @@ pub struct GroupNormConfig {
 /// Burn's `GroupNorm`, whole on every rank and computed in f32 at least.
 ///
 /// See [Group Normalization](https://arxiv.org/abs/1803.08494). Should be created with [`GroupNormConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::GroupNormConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let norm = GroupNormConfig::new(2, 4).init(&epl.place().child("norm"));
+///     // The second group of two channels has ten times the numbers of the first: the norm takes that away.
+///     let x = Tensor::<3>::from_floats([[[1.0, 1.0], [3.0, 3.0], [10.0, 10.0], [30.0, 30.0]]], epl.place().device());
+///     let y = norm.forward(x).into_data().to_vec::<f32>().unwrap();
+///     assert!(y.iter().zip([-1.0, -1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-4));
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct GroupNorm {
@@ -61,6 +76,20 @@ pub struct InstanceNormConfig {
 /// Burn's `InstanceNorm`, whole on every rank and computed in f32 at least: a [`GroupNorm`] of one channel a group.
 ///
 /// See [Instance Normalization](https://arxiv.org/abs/1607.08022). Should be created with [`InstanceNormConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::InstanceNormConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let norm = InstanceNormConfig::new(2).init(&epl.place().child("norm"));
+///     let x = Tensor::<3>::from_floats([[[1.0, 3.0], [20.0, 60.0]]], epl.place().device()); // two channels of one sample
+///     let y = norm.forward(x).into_data().to_vec::<f32>().unwrap();
+///     assert!(y.iter().zip([-1.0, 1.0, -1.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-4)); // each by itself
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct InstanceNorm {

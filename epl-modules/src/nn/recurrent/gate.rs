@@ -11,6 +11,21 @@ use crate::nn::activation::Activation;
 use crate::nn::linear::{Linear, LinearConfig};
 
 /// Burn's `GateController`, whole on every rank: a gate of a recurrent layer.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// use epl_core::testing;
+/// use epl_modules::nn::{GateController, Initializer};
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let gate = GateController::new(3, 2, true, Initializer::Ones, &epl.place().child("gate"));
+///     let (input, hidden) = ([1, 3], [1, 2]);
+///     let [input, hidden] = [input, hidden].map(|shape| Tensor::ones(shape, epl.place().device()));
+///     let product = gate.gate_product(input, hidden);
+///     assert_eq!(product.into_data().to_vec::<f32>().unwrap(), [3.0 + 1.0 + 2.0 + 1.0; 2]); // each part has a bias
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 pub struct GateController {
     /// Of the input.

@@ -43,6 +43,24 @@ pub struct GruConfig {
 ///
 /// See [Learning Phrase Representations using RNN Encoder-Decoder](https://arxiv.org/abs/1406.1078). Should be created with
 /// [`GruConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::GruConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let gru = GruConfig::new(4, 8, true).init(&epl.place().child("gru"));
+///     let x = Tensor::<3>::ones([2, 5, 4], epl.place().device());
+///     let whole = gru.forward(x.clone(), None);
+///     assert_eq!(whole.dims(), [2, 5, 8]);
+///     // In two parts: the last hidden state of the first is where the second begins.
+///     let first = gru.forward(x.clone().narrow(1, 0, 3), None);
+///     let second = gru.forward(x.narrow(1, 3, 2), Some(first.narrow(1, 2, 1).squeeze_dim(1)));
+///     assert!(testing::relative_error(&second.into_data(), &whole.narrow(1, 3, 2).into_data()) < 1e-5);
+/// #     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Gru {
@@ -94,6 +112,22 @@ pub struct BiGruConfig {
 }
 
 /// Burn's `BiGru`: two [`Gru`]s, of which one runs sequences from their end.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::BiGruConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let gru = BiGruConfig::new(4, 8, true).init(&epl.place().child("gru"));
+///     let (output, last) = gru.forward(Tensor::ones([2, 5, 4], epl.place().device()), None);
+///     assert_eq!((output.dims(), last.dims()), ([2, 5, 16], [2, 2, 8]));
+///     // The one that runs from the end is last at step 0, and has the second half of the features.
+///     let reverse = output.narrow(1, 0, 1).narrow(2, 8, 8).squeeze_dim::<2>(1);
+///     assert_eq!(reverse.into_data(), last.narrow(0, 1, 1).squeeze_dim::<2>(0).into_data());
+///     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`BiGruConfig`].
 #[derive(Module, Debug)]

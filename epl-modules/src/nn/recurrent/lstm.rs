@@ -52,6 +52,24 @@ pub struct LstmConfig {
 /// Burn's `Lstm`, whole on every rank. See [`recurrent`](super) for what is computed in f32.
 ///
 /// See [Long Short-Term Memory](https://www.researchgate.net/publication/13853244). Should be created with [`LstmConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::LstmConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let lstm = LstmConfig::new(4, 8, true).init(&epl.place().child("lstm"));
+///     let x = Tensor::<3>::ones([2, 5, 4], epl.place().device());
+///     let (output, last) = lstm.forward(x.clone(), None);
+///     assert_eq!((output.dims(), last.cell.dims(), last.hidden.dims()), ([2, 5, 8], [2, 8], [2, 8]));
+///     // In two parts: the second begins with the states of the first.
+///     let (_, state) = lstm.forward(x.clone().narrow(1, 0, 3), None);
+///     let (_, state) = lstm.forward(x.narrow(1, 3, 2), Some(state));
+///     assert!(testing::relative_error(&state.cell.into_data(), &last.cell.into_data()) < 1e-5);
+/// #     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Lstm {
@@ -130,6 +148,24 @@ impl Lstm {
 
     /// [`forward`](Self::forward) of steps that come with their numbers, each `[batch_size, 1, d_input]`, in the order in which
     /// they are run.
+    ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::testing;
+    /// # use epl_modules::nn::LstmConfig;
+    /// # testing::run((1, 1, 1), |epl| {
+    /// #     let device = epl.place().device();
+    /// let lstm = LstmConfig::new(4, 8, true).init(&epl.place().child("lstm"));
+    /// let x = Tensor::<3>::ones([2, 5, 4], device);
+    /// // The last step is run first; its output lies at its number all the same.
+    /// let mut steps: Vec<_> = x.clone().iter_dim(1).enumerate().collect();
+    /// steps.reverse();
+    /// let (output, last) = lstm.forward_iter(steps.into_iter(), None, 2, 5, device);
+    /// assert_eq!(output.dims(), [2, 5, 8]);
+    /// assert_eq!(output.narrow(1, 0, 1).squeeze_dim::<2>(1).into_data(), last.hidden.into_data());
+    /// #     Ok(())
+    /// # });
+    /// ```
     ///
     /// # Shapes
     ///

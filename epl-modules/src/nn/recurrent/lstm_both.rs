@@ -44,6 +44,22 @@ pub struct BiLstmConfig {
 
 /// Burn's `BiLstm`: two [`Lstm`]s, of which one runs sequences from their end.
 ///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::BiLstmConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let lstm = BiLstmConfig::new(4, 8, true).init(&epl.place().child("lstm"));
+///     let x = Tensor::<3>::ones([2, 5, 4], epl.place().device());
+///     let (output, last) = lstm.forward(x.clone(), None);
+///     assert_eq!((output.dims(), last.cell.dims()), ([2, 5, 16], [2, 2, 8])); // dim 0 of a state: from the start, from the end
+///     // As a state that is given: each direction begins with its own.
+///     assert_eq!(lstm.forward(x, Some(last)).0.dims(), [2, 5, 16]);
+///     Ok(())
+/// });
+/// ```
+///
 /// Should be created with [`BiLstmConfig`].
 #[derive(Module, Debug)]
 #[module(custom_display)]

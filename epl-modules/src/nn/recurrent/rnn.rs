@@ -42,6 +42,20 @@ pub struct RnnConfig {
 /// Burn's `Rnn`, whole on every rank. See [`recurrent`](super) for what is computed in f32.
 ///
 /// `h = f(x Wx + bx + h Wh + bh)`. Should be created with [`RnnConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::RnnConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let rnn = RnnConfig::new(4, 8, true).with_clip(Some(0.1)).init(&epl.place().child("rnn"));
+///     let (output, state) = rnn.forward(Tensor::ones([2, 5, 4], epl.place().device()), None);
+///     assert_eq!((output.dims(), state.hidden.dims()), ([2, 5, 8], [2, 8]));
+///     assert_eq!(output.abs().max().into_scalar::<f32>(), 0.1); // what tanh gives is cut there
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Rnn {
@@ -83,6 +97,20 @@ pub struct BiRnnConfig {
 }
 
 /// Burn's `BiRnn`: two [`Rnn`]s, of which one runs sequences from their end.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::BiRnnConfig;
+///
+/// testing::run((1, 1, 1), |epl| {
+///     let config = BiRnnConfig::new(4, 8, true).with_batch_first(false);
+///     let rnn = config.init(&epl.place().child("rnn"));
+///     let (output, state) = rnn.forward(Tensor::ones([5, 2, 4], epl.place().device()), None); // five steps of two sequences
+///     assert_eq!((output.dims(), state.hidden.dims()), ([5, 2, 16], [2, 2, 8]));
+///     Ok(())
+/// });
+/// ```
 ///
 /// Should be created with [`BiRnnConfig`].
 #[derive(Module, Debug)]

@@ -50,6 +50,24 @@ pub struct TransformerDecoderConfig {
 /// features.
 ///
 /// See [Attention is all you need](https://arxiv.org/abs/1706.03762). Should be created with [`TransformerDecoderConfig`].
+///
+/// ```
+/// # use burn::tensor::{Bool, Tensor};
+/// # use epl_core::testing;
+/// use epl_modules::nn::{attention::generate_autoregressive_mask, transformer::*};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let decoder = TransformerDecoderConfig::new(16, 32, 4, 2).init(&epl.place().child("decoder"));
+///     let (target, memory) = (Tensor::<3>::ones([2, 5, 16], device), Tensor::<3>::ones([2, 3, 16], device));
+///     let padding = Tensor::<2, Bool>::from_data([[false, false, false], [false, false, true]], device);
+///     let input = TransformerDecoderInput::new(target, memory)
+///         .target_mask_attn(generate_autoregressive_mask(2, 5, device))
+///         .memory_mask_pad(padding);
+///     assert_eq!(decoder.forward(input).dims(), [2, 5, 16]);
+/// #     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct TransformerDecoder {
@@ -179,6 +197,27 @@ impl TransformerDecoder {
 
     /// Applies the layers to a sequence, of which all positions but the last were in earlier calls. The memory is read in the
     /// first one.
+    ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::testing;
+    /// # use epl_modules::nn::transformer::{TransformerDecoderConfig, TransformerDecoderInput};
+    /// # testing::run((1, 2, 1), |epl| {
+    /// #     let device = epl.place().device();
+    /// #     let decoder = TransformerDecoderConfig::new(16, 32, 4, 2).init(&epl.place().child("decoder"));
+    /// #     let memory = Tensor::<3>::ones([1, 3, 16], device);
+    /// let mut written = Tensor::<3>::ones([1, 1, 16], device); // vectors in place of tokens
+    /// let mut cache = decoder.new_autoregressive_cache();
+    /// for _ in 0..4 {
+    ///     let input = TransformerDecoderInput::new(written.clone(), memory.clone());
+    ///     let output = decoder.forward_autoregressive_inference(input, &mut cache);
+    ///     let next = output.slice_dim(1, -1..); // the last position is what is new
+    ///     written = Tensor::cat(vec![written, next], 1);
+    /// }
+    /// assert_eq!(written.dims(), [1, 5, 16]);
+    /// #     Ok(())
+    /// # });
+    /// ```
     ///
     /// # Shapes
     ///

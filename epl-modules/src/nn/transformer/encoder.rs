@@ -48,6 +48,26 @@ pub struct TransformerEncoderConfig {
 /// Burn's `TransformerEncoder`: layers of attention to the own positions and a feed-forward network, split by heads and features.
 ///
 /// See [Attention is all you need](https://arxiv.org/abs/1706.03762). Should be created with [`TransformerEncoderConfig`].
+///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// # use epl_core::testing;
+/// use epl_modules::nn::{attention::generate_autoregressive_mask, transformer::*};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let encoder = TransformerEncoderConfig::new(16, 32, 4, 2).init(&epl.place().child("encoder")); // of two layers
+///     let x = Tensor::<1, Int>::arange(0..80, epl.place().device()).float().reshape([1, 5, 16]) / 80.0;
+///     let mask = generate_autoregressive_mask(1, 5, epl.place().device());
+///     let whole = encoder.forward(TransformerEncoderInput::new(x.clone()).mask_attn(mask));
+///
+///     // Position by position, which needs no mask: what was computed before has not seen the new one.
+///     let mut cache = encoder.new_autoregressive_cache();
+///     let so_far = (1..=5).map(|length| TransformerEncoderInput::new(x.clone().narrow(1, 0, length)));
+///     let steps = so_far.map(|input| encoder.forward_autoregressive_inference(input, &mut cache)).last().unwrap();
+///     assert!(steps.dims() == [1, 5, 16] && testing::relative_error(&steps.into_data(), &whole.into_data()) < 1e-4);
+/// #     Ok(())
+/// # });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct TransformerEncoder {
@@ -197,6 +217,23 @@ impl TransformerEncoder {
 }
 
 /// One layer of a [`TransformerEncoder`].
+///
+/// ```
+/// # use burn::tensor::{Bool, Tensor};
+/// # use epl_core::testing;
+/// use epl_modules::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let device = epl.place().device();
+///     let layer = TransformerEncoderLayer::new(&TransformerEncoderConfig::new(16, 32, 4, 1), &epl.place().child("layer"));
+///     let x = Tensor::<3>::ones([1, 3, 16], device);
+///     let is_padding = Tensor::<2, Bool>::from_data([[false, false, true]], device);
+///     let output = |x| layer.forward(x, Some(is_padding.clone()), None).narrow(1, 0, 2).into_data();
+///     // Whatever stands in the place of padding, the positions before it do not see it.
+///     assert_eq!(output(x.clone()), output(x.slice_fill([0..1, 2..3], 9.0)));
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 pub struct TransformerEncoderLayer {
     /// Attention to the own positions.

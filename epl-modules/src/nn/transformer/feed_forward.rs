@@ -36,6 +36,19 @@ pub struct PositionWiseFeedForwardConfig {
 /// Burn's `PositionWiseFeedForward`, of which every rank of the tensor axis holds some hidden features.
 ///
 /// `FFN(x) = f(x W1 + b1) W2 + b2`. Should be created with [`PositionWiseFeedForwardConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use epl_core::testing;
+/// use epl_modules::nn::transformer::PositionWiseFeedForwardConfig;
+///
+/// testing::run((1, 2, 1), |epl| {
+///     let network = PositionWiseFeedForwardConfig::new(8, 32).init(&epl.place().child("network"));
+///     assert_eq!(network.linear_inner.weight.dims(), [8, 16]); // this rank's half of the hidden features
+///     assert_eq!(network.forward(Tensor::<3>::ones([2, 5, 8], epl.place().device())).dims(), [2, 5, 8]); // one all-reduce
+///     Ok(())
+/// });
+/// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct PositionWiseFeedForward {
