@@ -139,6 +139,18 @@ impl fmt::Display for Operation {
 /// A transport sees it in pieces: in the buffer that it is given those for each member ([`piece_for`](Self::piece_for)), in
 /// the one that it gives those from each ([`received`](Self::received)), one after the other and each in a row. One that
 /// [`moves_rows`](crate::Transport::moves_rows) sees the matrix itself.
+///
+/// ```
+/// use burn::tensor::{DType, Shape};
+/// use epl_comm::{Call, Operation, ReduceOp};
+///
+/// // A tensor of two rows, of which member 0 gets two columns and member 1 one.
+/// let summed = Operation::ReduceScatter(ReduceOp::Sum);
+/// let call = Call::new(summed, DType::F32, Shape::new([2, 3]));
+/// let call = Call { dim: Some(1), rows: 2, send: [2, 1].into_iter().collect(), ..call };
+/// assert_eq!([call.piece_for(0), call.piece_for(1)], [0..4, 4..6]);
+/// assert!(!call.agrees(0, &Call { dtype: DType::F64, ..call.clone() }, 1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The collective.

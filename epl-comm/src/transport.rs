@@ -43,6 +43,38 @@ use crate::rank::Rank;
 /// [`ProcessGroup::new`](crate::ProcessGroup::new). What to test it with is in `epl-comm/tests/comm`: a list of cases,
 /// each run on every world (every collective, element type and way of calling, against a model on one thread; random
 /// programs, failures, faults, memory), to which a transport is one more `Kind` of world.
+///
+/// ```
+/// # use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+/// # use burn::tensor::{Device, Tensor};
+/// # use epl_comm::{Buffer, Call, Error, Operation, ProcessGroup, Rank, ReduceOp, Result, Transport};
+/// /// Sums among three ranks, of which the others bring what this one brings.
+/// #[derive(Debug)]
+/// struct Mirrors(AtomicU64);
+///
+/// impl Transport for Mirrors {
+///     fn reserve(&self, _: Operation) -> u64 { self.0.fetch_add(1, Ordering::Relaxed) + 1 }
+///     fn run(&self, _: Box<Call>, buffer: Buffer) -> Result<Buffer> {
+///         Ok(Buffer::from_values(buffer.into_values::<f32>().into_iter().map(|x| 3.0 * x).collect()))
+///     }
+/// #     fn name(&self) -> &str { "world" }
+/// #     fn member(&self) -> usize { 0 }
+/// #     fn members(&self) -> &[Rank] { &[Rank(0), Rank(1), Rank(2)] }
+/// #     fn reserve_stage(&self, whole: Operation, _: Operation) -> u64 { self.reserve(whole) }
+/// #     fn moves_rows(&self) -> bool { false }
+/// #     fn split(&self, _: u64, _: &str, _: usize, _: usize) -> Result<Arc<dyn Transport>> { unimplemented!() }
+/// #     fn split_by(&self, _: u64, _: &str, _: &[(usize, usize)]) -> Result<Arc<dyn Transport>> { unimplemented!() }
+/// #     fn link(&self, _: usize, _: usize) -> Result<Arc<dyn Transport>> { unimplemented!() }
+/// #     fn lanes(&self) -> usize { 1 }
+/// #     fn trim(&self) {}
+/// #     fn warmed_up(&self) {}
+/// #     fn sleep(&self, _: Operation, _: u64, sleep: &mut dyn FnMut()) { sleep() }
+/// #     fn abort(&self, _: &Error) {}
+/// }
+/// let group = ProcessGroup::new(Arc::new(Mirrors(AtomicU64::new(0))));
+/// assert_eq!(group.all_reduce(Tensor::<1>::ones([1], &Device::flex()), ReduceOp::Sum)?.into_scalar::<f32>(), 3.0);
+/// # Ok::<_, Error>(())
+/// ```
 pub trait Transport: Debug + Send + Sync + 'static {
     /// The name of the group.
     fn name(&self) -> &str;

@@ -19,6 +19,31 @@ pub trait StepOutput: Sized {
 }
 
 /// What this rank has of the outputs of a batch, in the order of the rows.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// # use burn_train::metric::{LossInput, LossMetric};
+/// # use epl_core::{evaluate::{BatchMeasure, BatchPart}, testing};
+/// # use epl_train::{BurnMetrics, Parts, Result, StepOutput};
+/// struct Distances { mean: Tensor<1>, each: Tensor<1> }
+///
+/// impl StepOutput for Distances {
+///     fn join(parts: &Parts<'_, Self>) -> Result<Self> {
+///         Ok(Self { mean: parts.mean(|part| part.mean.clone())?, each: parts.rows(|part| part.each.clone())? })
+///     }
+/// }
+/// # let seen = testing::run((2, 1, 1), |epl| {
+/// #     let world = epl.context().world();
+/// #     let largest = |output: &Distances| LossInput::new(output.each.clone().max() - output.mean.clone());
+/// #     let mut metrics = BurnMetrics::new().with_input(LossMetric::new(), largest);
+/// #     let own = Tensor::<1>::from_floats([[1.0, 2.0], [6.0, 7.0]][world.rank()], &Device::flex());
+/// #     let output = Distances { mean: own.clone().mean(), each: own };
+/// #     metrics.add(&BatchPart { output: &output, rows: 2, replica: 0, replicas: 1, group: world })?;
+/// #     if world.rank() == 0 { metrics.finish() } else { Ok(Vec::new()) }
+/// # });
+/// // One of two ranks has the distances 1 and 2, the other 6 and 7. What a metric is shown: how far the largest is from the mean.
+/// assert_eq!(seen[0], [7.0 - 4.0]);
+/// ```
 pub struct Parts<'a, O> {
     parts: &'a [Part<'a, O>],
     /// The replicas.

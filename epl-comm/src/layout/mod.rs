@@ -106,6 +106,18 @@ pub fn sliced<const D: usize>(x: Tensor<D>, dim: usize, group: &ProcessGroup) ->
 ///
 /// The sum is `x` to the bit.
 ///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{first_term, testing::run_ranks};
+///
+/// let sums = run_ranks(2, |group| {
+///     let bias = Tensor::<1>::full([1], 0.1, &Device::flex()); // the same on both
+///     let term = first_term(bias, &group);
+///     (term.clone().local().into_scalar::<f32>(), term.all_reduce().into_scalar::<f32>())
+/// });
+/// assert_eq!(sums, [(0.1, 0.1), (0.0, 0.1)]); // added once, however many members add up their terms
+/// ```
+///
 /// # Shapes
 ///
 /// `x` and the local tensor: `[...]`

@@ -27,6 +27,16 @@ pub(super) const EAGER_LIMIT: usize = 8 << 10;
 
 /// Runs `f` once for each of `ranks` ranks, as [`Launcher::run`] does, with a launcher's defaults.
 ///
+/// ```
+/// use epl_comm::{Error, local};
+///
+/// assert_eq!(local::run(3, |group| Ok::<_, Error>(group.rank() * 10)), Ok(vec![0, 10, 20]));
+/// // The others do not wait for a rank that fails: the run ends, with its error.
+/// let ended = local::run(2, |group| if group.rank() == 1 { Err(Error::invalid("no data")) } else { group.barrier() });
+/// let (rank, error) = ended.unwrap_err();
+/// assert_eq!((rank.0, error.to_string().contains("no data")), (1, true));
+/// ```
+///
 /// # Errors
 ///
 /// See [`Launcher::run`].

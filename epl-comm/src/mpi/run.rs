@@ -59,6 +59,15 @@ pub fn hosts() -> Result<Vec<usize>> {
 
 /// Runs `f` on one rank in each process, as [`Launcher::run`] does, with a launcher's defaults.
 ///
+/// ```no_run
+/// use epl_comm::{Error, mpi};
+///
+/// // In each of the processes that `mpirun` has started: one rank here, whose number is the process's.
+/// let ranks = mpi::run(|group| Ok::<_, Error>(group.rank())).map_err(|(_, error)| error)?;
+/// assert_eq!(ranks, [mpi::place()?.process]);
+/// # Ok::<_, Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// See [`Launcher::run`].

@@ -15,6 +15,19 @@ use crate::error::Result;
 /// All but [`bind`](Self::bind) and what looks at a block is called on the rank's own thread, whose work on buffers goes
 /// on one stream of the device.
 ///
+/// ```
+/// # use epl_comm::{Buffer, Result, nccl::{Memory, Stream}};
+/// /// How a call comes behind what computes its buffer, and what is computed with it behind the call: nobody waits.
+/// fn in_place<M: Memory>(memory: &M, buffer: Buffer, run: impl Fn(&M::Stream, *mut core::ffi::c_void)) -> Result<Buffer> {
+///     let (block, stream) = (memory.take(buffer)?, memory.stream()?);
+///     assert!(memory.is_own(&block), "it may be written");
+///     stream.wait(&memory.mark()?)?;
+///     run(&stream, memory.pointer(&block));
+///     memory.follow(&stream.mark()?)?;
+///     Ok(memory.give(block))
+/// }
+/// ```
+///
 /// # Safety
 ///
 /// - [`pointer`](Self::pointer) is the start of [`bytes`](Self::bytes) bytes, which stay where they are as long as the

@@ -101,6 +101,19 @@ impl Worker {
     /// Runs `f` once for each of these ranks, on a thread of its own and with the memory that `memory` gives it. A rank
     /// that fails releases the others, in all processes, and so does one that returns while others wait for it.
     ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use burn::tensor::{Device, Tensor};
+    /// # use epl_comm::{Error, Rank, ReduceOp, Result, Store, nccl::{Memory, Worker}};
+    /// /// Whether this process and another one, of a rank each, sum up over the devices that `memory` gives.
+    /// fn can_sum<M: Memory>(store: Arc<dyn Store>, own: usize, memory: impl Fn(Rank) -> Result<M> + Sync) -> bool {
+    ///     let sums = Worker::new(store, own..own + 1, 2).run_on(memory, |group| {
+    ///         Ok::<_, Error>(group.all_reduce(Tensor::<1>::ones([1], &Device::default()), ReduceOp::Sum)?.into_scalar::<f32>())
+    ///     });
+    ///     matches!(sums.as_deref(), Ok([2.0]))
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a rank of any process did not succeed, as far as that is known when these have ended, even if every rank here

@@ -27,6 +27,19 @@ use crate::error::{Error, Result};
 /// A started collective.
 ///
 /// Dropping it abandons the result, not the call: peers still get theirs.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_comm::{ReduceOp, testing::run_ranks};
+///
+/// let sums = run_ranks(2, |group| {
+///     let x = Tensor::<1>::full([1], group.rank() as f32, &Device::flex());
+///     let sum = group.start_all_reduce(x.clone(), ReduceOp::Sum).unwrap(); // the helper thread has it
+///     let own = x.into_scalar::<f32>(); // computed meanwhile
+///     sum.map(move |sum| sum.into_scalar::<f32>() - own).wait().unwrap()
+/// });
+/// assert_eq!(sums, [1.0, 0.0]); // what the other has
+/// ```
 #[must_use = "a started collective's errors come out at `wait`"]
 pub struct Pending<T>(PendingState<T>);
 

@@ -20,6 +20,21 @@ use super::sections::{Config, OPTIONS, OptionSpec};
 ///
 /// Keys and types are checked as they are given. Whether a value is implemented yet, and whether
 /// values agree, is checked once all layers are there, since a later layer may repair an earlier.
+///
+/// ```
+/// use epl_core::config::{ConfigError, Layers};
+///
+/// let file = "[train]\nseed = 1\n[zero]\nlevel = 'v1'";
+/// let config = Layers::new()
+///     .toml(file, "run.toml")?
+///     .environment([("EPL_TRAIN_SEED", "2"), ("HOME", "/home")])?
+///     .command_line(["pipeline.num_micro_batch=4"])?
+///     .resolve()?;
+/// assert_eq!((config.train.seed, config.pipeline.num_micro_batch), (2, 4));
+/// let error = Layers::new().environment([("EPL_TRAIN_SEEDS", "2")]).unwrap_err().to_string();
+/// assert!(error.contains("EPL_TRAIN_SEEDS"), "{error}");
+/// # Ok::<_, ConfigError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     config: Config,

@@ -37,6 +37,17 @@ pub fn cut(samples: usize, replicas: usize, micro_batches: usize) -> Vec<Vec<Ran
 /// replicate(2)   0 1 | 3        replicate(1)   0 1 2 | 3 4
 ///                2   | 4
 /// ```
+///
+/// ```
+/// # use epl_core::data::BatchShard;
+/// // The second device of a `replicate(2)`, as drawn.
+/// let mut shard = BatchShard::new(0, 1, 2)?;
+/// (shard.device, shard.devices) = (1, 2);
+/// assert_eq!(shard.rows(5), [2..3, 4..5]);
+/// // A rank of its own takes what its layout says: `BatchShard::of(epl.context(), 2)`.
+/// assert_eq!(BatchShard::whole().rows(5), [0..5]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchShard {
     /// The replica.

@@ -110,6 +110,22 @@ impl LengthSamplerConfig {
 ///
 /// The bound is on the global batch, before it is cut to replicas and micro-batches. An epoch ends with its last
 /// batch, wherever in the epoch the smaller one that is left over comes to lie.
+///
+/// ```
+/// use epl_core::data::{LengthSamplerConfig, Sampler};
+///
+/// let lengths = vec![2, 4, 2, 8, 2, 4, 2];
+/// let sampler = LengthSamplerConfig::new(7).with_max_tokens(8).with_epochs(1).init(lengths.clone())?;
+/// let (mut position, mut drawn) = (0, Vec::new());
+/// while sampler.end().is_none_or(|end| position < end) {
+///     let batch = sampler.batch(position)?;
+///     drawn.push(batch.indices.iter().map(|sample| lengths[*sample]).collect::<Vec<_>>());
+///     position = batch.end();
+/// }
+/// drawn.sort(); // the order of the batches is the epoch's own
+/// assert_eq!(drawn, [vec![2, 2, 2, 2], vec![4, 4], vec![8]]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LengthSampler {
     config: LengthSamplerConfig,

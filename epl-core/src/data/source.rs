@@ -67,6 +67,24 @@ impl<I, B, T: Batcher<I, B>> SampleBatcher<I, B> for OfItems<T> {
 ///
 /// Both are called on the threads that load data, several at a time where that is set. They must not draw from Burn's
 /// generator, which all ranks share: what is random follows from a sample's index, or from its number.
+///
+/// ```
+/// # use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, tensor::{Device, Tensor}};
+/// # use epl_core::data::{DataSource, GlobalBatch};
+/// # #[derive(Clone)]
+/// # struct Column;
+/// # impl Batcher<f32, Tensor<1>> for Column {
+/// #     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<1> { Tensor::from_floats(items.as_slice(), device) }
+/// # }
+/// let source = DataSource::new(InMemDataset::new(vec![0.0, 10.0, 20.0, 30.0]), Column);
+/// // The last two of three samples that a step draws, after eight that were drawn before.
+/// let batch = GlobalBatch::new(8, vec![3, 0, 1]);
+/// let made = source.micro_batch(&batch, &[1, 2], 0, &Device::flex())?;
+/// assert_eq!(made.batch.into_data().to_vec::<f32>().unwrap(), [0.0, 10.0]);
+/// assert_eq!((&made.samples[..], made.empty), (&[9, 10][..], false));
+/// assert!(source.micro_batch(&batch, &[], 0, &Device::flex())?.empty); // a replica that has no row runs one that does not count
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 pub struct DataSource<I, B> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn SampleBatcher<I, B>>,

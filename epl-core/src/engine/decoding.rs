@@ -18,6 +18,42 @@ use crate::model::segment::{Incremental, SegmentState};
 use crate::topology::cluster::Axis;
 
 /// A model that runs in steps: see [`Engine::decoding`].
+///
+/// ```
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::{Int, Tensor}};
+/// # use epl_core::{Engine, Incremental, Loss, LossWeights, Model, SegmentState, testing};
+/// # #[derive(Module, Debug)]
+/// # struct Net { head: Linear }
+/// # impl Model for Net {
+/// #     type Batch = Tensor<2>;
+/// #     type Carry = Tensor<2>;
+/// #     fn segments(&self) -> usize { 1 }
+/// #     fn segments_of(&self, _: &str) -> Vec<usize> { vec![0] }
+/// #     fn forward_segment(&self, _: usize, _: Option<Tensor<2>>, new: &Tensor<2>) -> Tensor<2> { new.clone() }
+/// #     fn weights(&self, _: &Tensor<2>) -> LossWeights { LossWeights::new().with_rows("sum") }
+/// #     fn loss(&self, carry: Tensor<2>, _: &Tensor<2>) -> Loss { Loss::new().with("sum", carry.sum(), 1.0) }
+/// # }
+/// # #[derive(Default)]
+/// # struct Sum(Option<Tensor<2>>);
+/// # impl SegmentState for Sum {
+/// #     fn select(self, rows: Tensor<1, Int>) -> Self { Self(self.0.map(|sum| sum.select(0, rows))) }
+/// # }
+/// impl Incremental for Net {
+///     type State = Sum; // of all that came before
+///     fn forward_step(&self, _: usize, _: Option<Tensor<2>>, new: &Tensor<2>, state: &mut Sum) -> Tensor<2> {
+///         let sum = state.0.take().map_or(new.clone(), |sum| sum + new.clone());
+///         state.0.insert(sum).clone()
+///     }
+/// }
+/// # testing::run((1, 1, 1), |epl| {
+/// #     let engine = Engine::build(&epl, |at| Net { head: LinearConfig::new(1, 1).init(at) }, &SgdConfig::new())?;
+/// #     let device = engine.device().clone().without_autodiff();
+/// let (mut decoding, ones) = (engine.decoding()?, Tensor::<2>::ones([1, 1], &device));
+/// let mut step = || decoding.step(1, ones.clone(), |_, sum| Ok(vec![sum.into_scalar::<f32>() as i64]));
+/// assert_eq!([step()?, step()?, step()?], [[1], [2], [3]]); // of each row a number
+/// # Ok(())
+/// # });
+/// ```
 pub struct Decoding<'a, M: Incremental> {
     engine: &'a Engine<M>,
     forward: Forward<'a, M>,

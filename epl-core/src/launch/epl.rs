@@ -53,6 +53,23 @@ pub struct Epl {
 }
 
 /// A model that is laid out and whose parameters have values, with its plan.
+///
+/// ```
+/// use burn::{nn::{Linear, LinearConfig}, tensor::Tensor};
+/// use epl_core::{Config, WithLoss, launch};
+///
+/// let trained = launch(&Config::new().with("cluster.ranks", 2)?, |epl| {
+///     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+///     let built = epl.build(|at| WithLoss::new(LinearConfig::new(8, 2).init(at), loss))?;
+///     let frozen = built.try_map(|mut net, _| {
+///         net.model.weight = net.model.weight.set_require_grad(false); // only the bias is trained
+///         Ok(net)
+///     })?;
+///     Ok(frozen.plan().records().iter().filter(|record| record.trainable).map(|record| record.name.clone()).collect::<Vec<_>>())
+/// })?;
+/// assert_eq!(trained, [["bias"], ["bias"]]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LaidOutModel<M> {
     pub(crate) params: ParamStore<M>,

@@ -51,6 +51,17 @@ const MOST_REPLICAS: u64 = 1 << 20;
 /// ZeRO v0 to v3, offload v0 and v1, each alone; then together; then more replicas than the `replicas` that there are, by
 /// the settings as they are, and under v3.
 ///
+/// ```
+/// # use epl_core::{config::ZeroLevel, memory::{MemoryInputs, ParamMemory, Setting, StoredActivations, check}};
+/// // A million parameters in f32 on each of four replicas, with their gradients and Adam's two moments.
+/// let mut inputs = MemoryInputs::new(vec![ParamMemory::new(1_000_000).with_replicas(4)]);
+/// inputs.activations = StoredActivations::formula(1_000_000, "eight rows");
+/// let with = |settings: &[Setting]| inputs.with(settings).map(|inputs| inputs.estimate());
+/// let over = check(&inputs.estimate(), 25_000_000, inputs.replicas(), with).unwrap_err();
+/// assert!(over.needed > over.budget && !over.at_least);
+/// assert_eq!(over.fits.expect("dividing the moments is enough").settings, [Setting::Zero(ZeroLevel::V0)]);
+/// ```
+///
 /// # Errors
 ///
 /// By how much it does not fit, and the first settings that would.

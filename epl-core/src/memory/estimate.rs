@@ -30,6 +30,16 @@ pub enum When {
 /// gradients     ▁▁▁▁▁▃▅ ▇▇▇▇▇▇▇ ▇▅▃▁
 ///               forward backward update
 /// ```
+///
+/// ```
+/// # use epl_core::memory::{MemoryInputs, ParamMemory, StepPhase, StoredActivations, Tier};
+/// let mut inputs = MemoryInputs::new(vec![ParamMemory::new(1_000)]);
+/// let mut most_in = |activations| {
+///     inputs.activations = StoredActivations::formula(activations, "as measured");
+///     inputs.estimate().moment(Tier::Device)
+/// };
+/// assert_eq!([most_in(10), most_in(1_000_000)], [StepPhase::Update, StepPhase::Forward]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepPhase {
     /// Until the first backward is over.

@@ -162,6 +162,25 @@ impl<M, B, C: Carry> Links<M, B, C> {
     /// parameters are as that segment sees them, and what it returned is in f32: so layers belong into the segment, and in the
     /// loss is what a penalty on parameters needs, or a loss with weights of its own.
     ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::Tensor};
+    /// # use epl_core::{Chain, Engine, Place, testing};
+    /// # #[derive(Module, Debug)]
+    /// # struct Net { body: Linear, head: Linear }
+    /// let losses = testing::run((2, 1, 1), |epl| {
+    ///     let net = |at: &Place| {
+    ///         let [body, head] = [(); 2].map(|()| LinearConfig::new(4, 4).init(at));
+    ///         Chain::of(Net { body, head })
+    ///             .first(&["body"], |net: &Net, rows: &Tensor<2>| net.body.forward(rows.clone()))
+    ///             .then(&["head"], |net, hidden, _| net.head.forward(hidden))
+    ///             .mean_loss(|net, outputs, _| outputs.powi_scalar(2).mean() + net.head.weight.val().powi_scalar(2).sum() * 0.01)
+    ///     };
+    ///     let mut engine = Engine::build(&epl, net, &SgdConfig::new())?;
+    ///     Ok(engine.train_batch(&Tensor::ones([6, 4], epl.place().device()), 0.1)?.loss)
+    /// });
+    /// assert_eq!(losses[0], losses[1]); // of the batch, which both have run a half of
+    /// ```
+    ///
     /// # Shapes
     ///
     /// - what `mean` returns: `[1]`

@@ -16,6 +16,22 @@ use super::values::FlatValues;
 use crate::error::{Error, Result};
 
 /// An optimizer that updates flat arrays, with the bits that Burn's own computes on Flex.
+///
+/// ```
+/// use burn::{optim::SgdConfig, tensor::{DType, Device, Tensor}};
+/// use epl_core::offload::{Gradients, HostOptimizer, Ledger, OnePass, Storage, Update};
+///
+/// let settings = serde_json::to_value(SgdConfig::new()).expect("settings are written");
+/// let OnePass::Yes(sgd) = HostOptimizer::from_settings("SGD", &settings)? else { panic!("SGD can") };
+/// let host = Storage::host(&Ledger::new());
+/// let [mut parameters, mut gradients] = [host.zeros(4, DType::F32)?, host.zeros(4, DType::F32)?];
+/// gradients.write(0, &Tensor::ones([4], &Device::flex()))?;
+/// // Two parameters of two elements; of the second, the learning rate is halved.
+/// let mut state = sgd.state_of_groups(&host, DType::F32, vec![0..2, 2..4], vec![(sgd, 1.0), (sgd, 0.5)])?;
+/// sgd.step(&mut parameters, Gradients::Array(&gradients, &[0, 1]), &mut state, Update { rate: 0.5, factor: 1.0 })?;
+/// assert_eq!(parameters.data(0..4)?.to_vec::<f32>().unwrap(), [-0.5, -0.5, -0.25, -0.25]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptimizer {
     pub(super) kind: HostRule,

@@ -27,6 +27,21 @@ const MOST_APART: f64 = 10_000.0;
 /// Joins the files that the processes of a run have written for `profile.trace`, each with the ranks of one process, into one:
 /// the clocks of all are those of the first. The uncertainty of each offset, in microseconds, is returned.
 ///
+/// ```
+/// # use epl_core::probe::join_traces;
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let [first, second, joined] = ["trace.json", "trace-1.json", "joined.json"].map(|name| folder.path().join(name));
+/// // The same all-reduce on two ranks, whose clocks are 5 s apart.
+/// for (path, rank, begin) in [(&first, 0, 100.0), (&second, 1, 5_000_102.0)] {
+///     let call = serde_json::json!({ "ph": "X", "name": "all_reduce(sum)", "pid": rank, "tid": 1, "ts": begin, "dur": 10.0,
+///         "args": { "group": "world", "call": 1 } });
+///     std::fs::write(path, serde_json::json!({ "traceEvents": [call] }).to_string()).expect("it is written");
+/// }
+/// let uncertain = join_traces(&[&first, &second], &joined)?;
+/// assert_eq!(uncertain, [0.0, 10.0]); // each has come before the other left: within so many microseconds
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When a file cannot be read, is no trace of EPL's, has a rank that another one has, no collective of all ranks in common with the

@@ -10,6 +10,14 @@ use std::ops::Range;
 /// part       0 ┆ 1 ┆ 2 ┆ 3
 /// stage      0 ┆ 1 ┆ 0 ┆ 1          each stage has 2 chunks
 /// ```
+///
+/// ```
+/// # use epl_core::schedule::Stages;
+/// let stages = Stages::new(vec![0..2, 2..4, 4..6, 6..8], 2);
+/// assert_eq!((stages.count(), stages.chunks()), (2, 2));
+/// let second = stages.part(1, 1); // the second chunk of stage 1
+/// assert_eq!((second, stages.of_part(second), &stages.parts()[second]), (3, 1, &(6..8)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stages {
     parts: Vec<Range<usize>>,

@@ -75,6 +75,37 @@ pub struct PaperTask {
 /// are of one host, unless `config` says their number. A device has the memory that the description says, or `offload.device_bytes`.
 /// Moving what is put away in host memory is not counted, nor is that memory bounded.
 ///
+/// ```
+/// # use burn::tensor::DType;
+/// # use epl_core::{Config, cost::Machine, memory::OptimizerState};
+/// # use epl_core::search::{PaperParam, PaperSegment, PaperTask, search_on_paper};
+/// # let machine = Machine::from_toml(r#"
+/// #     [[host]]
+/// #     count = 2
+/// #     devices = [{ class = "device", count = 8 }]
+/// #     inside = { alpha_us = 8, gb_per_s = 240 }
+/// #     outside = { alpha_us = 20, gb_per_s = 50 }
+/// #     [class.device]
+/// #     memory_gb = 80
+/// #     tflops = 170
+/// #     memory_gb_per_s = 1800
+/// # "#)?; // two hosts of eight devices
+/// # let config = Config::new().with("auto.auto_parallel", true)?;
+/// let task = PaperTask { rows: 512, dtype: DType::BF16, state: OptimizerState::PerElement(2) };
+/// let layer = |number| PaperSegment {
+///     name: format!("layer {number}"),
+///     parameters: vec![PaperParam { name: format!("layers.{number}.weight"), shape: vec![4096, 4096], cuts: vec![] }],
+///     flops: 2.0 * 4096.0 * 4096.0, // of a row
+///     carry: 4096, stored: 8192.0, working: 8192.0, calls: Default::default(),
+/// };
+/// let found = search_on_paper(&config, &machine, &task, |tensor, expert| match (tensor, expert) {
+///     (1, 1) => Ok((0..8).map(layer).collect()),
+///     _ => Err("the layers are not divided".into()),
+/// })?;
+/// assert!(found.bound() <= found.best().seconds() && found.best().seconds() < 1.0, "{found}");
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When the options contradict each other; when no layout is possible or fits.

@@ -110,6 +110,26 @@ struct RankState {
 /// Of ranks that do the same at the same time one alone is enough: a group then has those of its members that are there, and
 /// [`Costs::call`] knows how many there would be.
 ///
+/// ```
+/// # use std::sync::Arc;
+/// # use burn::tensor::DType;
+/// # use epl_comm::{Operation, ReduceOp};
+/// # use epl_core::simulate::{Called, Costs, Members, Op, RunKind, StepProgram, simulate_step};
+/// struct Seconds;
+/// impl Costs for Seconds {
+///     fn run(&self, rank: usize, _: RunKind, _: usize, _: usize) -> f64 { [1.0, 2.0][rank] } // rank 1 is slower
+///     fn call(&self, _: usize, call: &Called, _: bool) -> f64 { call.bytes() as f64 / 4.0 }
+///     fn update(&self, _: usize, _: Option<usize>) -> f64 { 0.5 }
+/// }
+/// # let sum = Operation::AllReduce(ReduceOp::Sum);
+/// let sum = Called { over: Members::World, operation: sum, dtype: DType::F32, elements: 3 };
+/// let backward = Op::Run { kind: RunKind::Backward, micro_batch: 0, segment: 0 };
+/// let program = StepProgram { ops: vec![backward, Op::Call(Arc::new(sum)), Op::Update(None)] };
+/// let timeline = simulate_step(&[program.clone(), program], &|_, _| vec![0, 1], &Seconds)?;
+/// assert_eq!((timeline.ranks[0][1].begin, timeline.makespan()), (1.0, 2.0 + 3.0 + 0.5)); // rank 0 waits in the sum
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When ranks wait for each other for ever, as where one does not make a call that another makes; when they make different

@@ -19,6 +19,26 @@ use crate::params::{ParamRecord, with_values};
 /// Values are cast to the type of the parameter. The parameters have values already, which those keep that the map leaves
 /// out; their identifiers stay. [`LaidOutModel::assign`](crate::launch::LaidOutModel::assign) calls it.
 ///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use burn::{module::{Module, Param}, nn::Initializer, tensor::{Tensor, TensorData}};
+/// # use epl_core::{Axis, WithLoss, tensors::{AssignMap, assign}, testing};
+/// # #[derive(Module, Debug)]
+/// # struct Scale { features: Param<Tensor<1>> }
+/// # let loss = |net: &Scale, rows: &Tensor<1>| (net.features.val().sum() * rows.clone()).mean();
+/// // `features` is divided over two tensor ranks; the file has another name for it.
+/// let stored = BTreeMap::from([("scale".to_string(), TensorData::from([1.0f32, 2.0, 3.0, 4.0]))]);
+/// let map = AssignMap::new().with("scale", "features");
+/// let held = testing::run((1, 2, 1), |epl| {
+///     let scale = epl.build(|at| {
+///         WithLoss::new(Scale { features: at.split_param([4], &[(Axis::Tensor, 0)], Initializer::Ones) }, loss)
+///     })?;
+///     let records = scale.plan().records().to_vec();
+///     Ok(assign(scale.into_inner(), &records, &stored, &map)?.model.features.val().into_data().to_vec::<f32>().unwrap())
+/// });
+/// assert_eq!(held, [[1.0, 2.0], [3.0, 4.0]]);
+/// ```
+///
 /// # Errors
 ///
 /// [`Error::Invalid`] with all that is missing, unused or of another shape, before anything is read; what reading gives.

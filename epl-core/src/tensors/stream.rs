@@ -26,6 +26,23 @@ pub struct Streamed<'a> {
 /// The header is written first, from the shapes; then one tensor after another, so that no two of them are in memory at
 /// once. The format: [huggingface.co/docs/safetensors](https://huggingface.co/docs/safetensors).
 ///
+/// ```
+/// # use burn::tensor::{DType, TensorData};
+/// # use epl_core::{Error, tensors::{Streamed, TensorInfo, write_safetensors}};
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let path = folder.path().join("model.safetensors");
+/// let tensor = |name: &str, rows: usize| Streamed {
+///     name: name.into(),
+///     info: TensorInfo { shape: vec![rows, 2], dtype: DType::F32 },
+///     read: Box::new(move || Ok(TensorData::zeros::<f32, _>([rows, 2]))), // only here are the values made
+/// };
+/// write_safetensors(&path, &[("format", "pt")], vec![tensor("b", 1), tensor("a", 3)])?.publish()?;
+/// let file = std::fs::read(&path).expect("it has its name");
+/// let read = safetensors::SafeTensors::deserialize(&file).expect("it is whole");
+/// assert_eq!((read.len(), read.tensor("a").unwrap().shape()), (2, &[3, 2][..]));
+/// # Ok::<_, Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`Error::Parameter`] when two have one name, one is of a type that the format has not, or is read as something else than

@@ -59,6 +59,16 @@ impl Client {
     /// Joins the server at `address` (`host:port`) as `worker` of `workers`, and waits until all have joined. The server
     /// need not be there yet.
     ///
+    /// ```
+    /// # use core::time::Duration;
+    /// # use epl_launch::rendezvous::{Client, Secret, Server, Settings};
+    /// let limit = Duration::from_secs(30);
+    /// let server = Server::start(Settings::new(1, Secret::random()?))?;
+    /// let stranger = Client::join(&server.address().to_string(), 0, 1, &Secret::random()?, limit);
+    /// assert!(stranger.is_err(), "whoever has another secret is not let in");
+    /// # Ok::<_, epl_launch::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// When there is no server, or not all workers, within `limit`; when the server does not let this worker in; or when

@@ -143,6 +143,18 @@ pub fn publish_all<'a>(files: impl IntoIterator<Item = Unpublished<'a>>) -> Resu
 /// For a file that has one writer at a time: the other name is always the same, so that the next writer clears up what a
 /// crash has left.
 ///
+/// ```
+/// # use epl_core::checkpoint::durable::replace;
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// let path = folder.path().join("latest");
+/// for step in [b"10", b"20"] {
+///     replace(&path, step)?; // whoever reads meanwhile finds the one or the other, and never a part
+/// }
+/// assert_eq!(std::fs::read(&path).unwrap(), b"20");
+/// assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1); // nothing else is left
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When the file cannot be written.

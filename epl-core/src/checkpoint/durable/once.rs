@@ -20,6 +20,19 @@ const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 /// processes wait at; on a disk that has no locks each makes the folder, and the first to end is read.
 /// What a maker has left that was killed, `.NAME.partial-…`, is removed by one that comes a day later.
 ///
+/// ```
+/// # use epl_core::{Error, checkpoint::durable::once};
+/// # let out = tempfile::tempdir().expect("there is room for a folder");
+/// let words = out.path().join("words");
+/// let make = |folder: &std::path::Path| {
+///     std::fs::write(folder.join("list.txt"), "zero one two").map_err(|error| Error::file(folder, error))
+/// };
+/// assert!(once(&words, make)?);
+/// assert!(!once(&words, make)?, "it is there");
+/// assert_eq!(std::fs::read_to_string(words.join("list.txt")).unwrap(), "zero one two");
+/// # Ok::<_, Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`Error::File`] when it cannot be made; what `make` returns.

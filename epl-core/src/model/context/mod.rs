@@ -237,6 +237,15 @@ impl Context {
     /// A segment's numbers begin anew, so that they are the same on a stage that runs no other one, and when it is run
     /// again.
     ///
+    /// ```
+    /// # use epl_core::testing;
+    /// let numbers = testing::run((1, 1, 1), |epl| {
+    ///     let (context, dropout, noise) = (epl.context(), 7, 8); // keys as `Place::layer_key` gives them
+    ///     Ok([dropout, dropout, noise].map(|layer| context.call_number(layer)))
+    /// });
+    /// assert_eq!(numbers, [[0, 1, 0]]); // so a layer that is called twice draws two masks
+    /// ```
+    ///
     /// # Errors
     ///
     /// Unwinds when it was called in another segment of this pass: it would do the same again in both.

@@ -18,6 +18,16 @@ use crate::schedule::partition::{least_largest, units};
 /// This is the rule of EPL's `auto_gradient_checkpoint.py`, whose blocks are found among operations and must occur
 /// four times; √n is rounded to the nearest whole number, and the largest of the runs is as small as it can be.
 ///
+/// ```
+/// # use epl_core::plan::recompute::{SegmentMemory, epl_auto};
+/// let segment = SegmentMemory { activation_bytes: 100, carry_bytes: 10, forward_cost: 1.0 };
+/// let chosen = epl_auto(&[segment; 7], &["embedding", "position", "block", "block", "block", "norm", "head"])?;
+/// assert_eq!(chosen.runs(), [0..2, 2..3, 3..4, 4..5, 5..7]);
+/// // Each run keeps what enters it; the largest is stored whole while its backward runs.
+/// assert_eq!(chosen.peak_bytes(&[segment; 7], 1), 5 * 10 + 2 * 100);
+/// # Ok::<_, epl_core::plan::recompute::RecomputeError>(())
+/// ```
+///
 /// # Errors
 ///
 /// No segment, or lists of different length.

@@ -66,6 +66,13 @@ pub fn partition_balance(weights: &[u64], num_stages: usize) -> Result<Vec<Range
 /// The share is the largest, up to the mean, that fills every stage. With fewer weights than stages the last parts are
 /// empty.
 ///
+/// ```
+/// # use epl_core::schedule::partition::{PartitionError, epl::partition_stages};
+/// assert_eq!(partition_stages(&[1, 1, 1, 1, 1, 1], 3)?, [0..2, 2..4, 4..6]);
+/// assert_eq!(partition_stages(&[6, 1, 1, 1, 1], 2)?, [0..1, 1..5]);
+/// # Ok::<_, PartitionError>(())
+/// ```
+///
 /// # Errors
 ///
 /// No stage, or weights too large to add.

@@ -15,6 +15,14 @@ use super::{PartitionError, repeated};
 /// stage   0 1 0 1 0 1
 /// chunk   0 0 1 1 2 2
 /// ```
+///
+/// ```
+/// # use epl_core::schedule::partition::{PartitionError, parts_of};
+/// let parts = parts_of(&[1.0; 6], &["block"; 6], 2, 3)?;
+/// let placed: Vec<_> = parts.iter().map(|part| (part.stage, part.chunk)).collect();
+/// assert_eq!(placed, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+/// # Ok::<_, PartitionError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelChunk {
     /// The stage that runs it.
@@ -52,6 +60,15 @@ pub fn stages_of<K: PartialEq>(costs: &[f64], kinds: &[K], stages: usize) -> Res
 /// Divides a chain for the interleaved schedule: `stages` × `chunks` consecutive parts, part k on stage k mod `stages`.
 ///
 /// The rule is that of [`stages_of`], with parts in place of stages.
+///
+/// ```
+/// # use epl_core::schedule::partition::{ModelChunk, PartitionError, parts_of};
+/// let kinds = ["embedding", "block", "block", "block", "block", "head"];
+/// let parts = parts_of(&[3.0, 1.0, 1.0, 1.0, 1.0, 4.0], &kinds, 2, 2)?;
+/// assert_eq!(parts.iter().map(|part| part.segments.clone()).collect::<Vec<_>>(), [0..2, 2..3, 3..4, 4..6]);
+/// assert_eq!(parts[2], ModelChunk { stage: 0, chunk: 1, segments: 3..4 });
+/// # Ok::<_, PartitionError>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -38,6 +38,20 @@ impl Arrangement {
 }
 
 /// The task graphs of a model, with the ranks that run each.
+///
+/// ```
+/// use epl_core::topology::layout::{Arrangement, Layout, StrategyKind, TaskGraph};
+/// use epl_core::{Cluster, Config};
+///
+/// let graph = |name: &str, kind, devices| TaskGraph { name: name.into(), kind, devices };
+/// let graphs = vec![graph("body", StrategyKind::Replicate, 2), graph("head", StrategyKind::Split, 2)];
+/// let apart = Arrangement::from_config(&Config::new());
+/// let layout = Layout::new(graphs.clone(), &Cluster::local(4)?, apart)?;
+/// assert_eq!((layout.replicas(), layout.stages(), layout.ranks(0, 0), layout.ranks(0, 1)), (1, 2, &[0, 1][..], &[2, 3][..]));
+/// let layout = Layout::new(graphs, &Cluster::local(4)?, Arrangement { colocated: true, ..apart })?;
+/// assert_eq!((layout.replicas(), layout.stages()), (2, 1));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) task_graphs: Vec<TaskGraph>,

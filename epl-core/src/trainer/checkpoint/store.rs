@@ -38,6 +38,26 @@ pub struct FailedSave {
 }
 
 /// The checkpoints of a run. Every rank has one, of the same folder; its clones are the same.
+///
+/// ```
+/// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::Tensor};
+/// # use epl_core::{Engine, WithLoss, testing, trainer::{CheckpointId, Checkpoints, RunState}};
+/// # let out = tempfile::tempdir().expect("there is room for a folder");
+/// # let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+/// testing::run((2, 1, 1), |epl| { // what a trainer does: each rank writes its part, while the next steps go on
+///     let mut net = Engine::build(&epl, |at| WithLoss::new(LinearConfig::new(2, 1).init(at), loss), &SgdConfig::new())?;
+///     let (checkpoints, world) = (Checkpoints::new(out.path(), 2), epl.context().world());
+///     for step in 1..=3 {
+///         net.train_batch(&Tensor::ones([4, 2], epl.place().device()), 0.1)?;
+///         let state = RunState { step, ..RunState::new(7, "the same rows".into(), "two ranks".into()) };
+///         assert!(checkpoints.start(world, &state, net.snapshot()?)?.is_none(), "the one before is whole");
+///     }
+///     assert!(checkpoints.settle(world)?.is_none());
+///     net.load(checkpoints.find(CheckpointId::Latest)?)
+/// });
+/// assert_eq!(Checkpoints::new(out.path(), 2).steps()?, [2, 3]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     folder: CheckpointFolder,

@@ -32,6 +32,31 @@ use crate::trainer::run::Run;
 ///
 /// A resumed run drops the lines beyond the step it resumes from, then appends. Where a run begins anew, the log of an earlier
 /// one is kept aside: `metrics.1.jsonl`, `metrics.2.jsonl` and on.
+///
+/// ```
+/// # use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, nn::{Linear, LinearConfig}, optim::SgdConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use epl_core::{Config, Trainer, WithLoss, data::{ShuffledSampler, TrainData}, launch, trainer::MetricsLog};
+/// # #[derive(Clone)]
+/// # struct Column;
+/// # impl Batcher<f32, Tensor<2>> for Column {
+/// #     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<2> {
+/// #         Tensor::<1>::from_floats(items.as_slice(), device).unsqueeze_dim(1)
+/// #     }
+/// # }
+/// # let data = TrainData::new(InMemDataset::new(vec![1.0, 2.0, 3.0, 4.0]), Column, ShuffledSampler::new(4, 2, 7)?)?;
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// let path = folder.path().join("metrics.jsonl"); // which a trainer with `train.out` writes without being asked
+/// launch(&Config::new().with("train.steps", 3)?, |epl| {
+///     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+///     let trainer = Trainer::build(&epl, |at| WithLoss::new(LinearConfig::new(1, 1).init(at), loss), &SgdConfig::new())?;
+///     trainer.with_hook(MetricsLog::new(&path)).quiet().fit(&data).map(drop)
+/// })?;
+/// let text = std::fs::read_to_string(&path).expect("it is written");
+/// let steps = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("an object"));
+/// assert_eq!(steps.map(|step| step["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct MetricsLog {
     path: PathBuf,

@@ -25,6 +25,30 @@ use crate::trainer::run::Run;
 ///
 /// Each run has a file of its own, and tells TensorBoard to forget what an earlier one wrote of the steps that are made again: of one
 /// that begins anew all.
+///
+/// ```
+/// # use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, nn::{Linear, LinearConfig}, optim::SgdConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use epl_core::{Config, Trainer, WithLoss, data::{ShuffledSampler, TrainData}, launch, trainer::TensorBoard};
+/// # #[derive(Clone)]
+/// # struct Column;
+/// # impl Batcher<f32, Tensor<2>> for Column {
+/// #     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<2> {
+/// #         Tensor::<1>::from_floats(items.as_slice(), device).unsqueeze_dim(1)
+/// #     }
+/// # }
+/// # let data = TrainData::new(InMemDataset::new(vec![1.0, 2.0, 3.0, 4.0]), Column, ShuffledSampler::new(4, 2, 7)?)?;
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// let runs = folder.path().join("runs"); // `tensorboard --logdir runs` shows it
+/// launch(&Config::new().with("train.steps", 3)?, |epl| {
+///     let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).powi_scalar(2).mean();
+///     let trainer = Trainer::build(&epl, |at| WithLoss::new(LinearConfig::new(1, 1).init(at), loss), &SgdConfig::new())?;
+///     trainer.with_hook(TensorBoard::new(&runs)).quiet().fit(&data).map(drop)
+/// })?;
+/// let files: Vec<_> = std::fs::read_dir(&runs).expect("it is made").map(|file| file.unwrap().file_name()).collect();
+/// assert!(files.len() == 1 && files[0].to_string_lossy().starts_with("events.out.tfevents."));
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct TensorBoard {
     folder: PathBuf,

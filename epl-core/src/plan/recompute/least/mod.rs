@@ -54,6 +54,18 @@ impl Budget {
 /// activations of the largest run. Of choices that cost the same, one with the least peak. Exact; meant for chains up
 /// to about 64 segments, since the time grows with the fourth power of their number.
 ///
+/// ```
+/// # use epl_core::plan::recompute::{Budget, SegmentMemory, least_recompute};
+/// let blocks = [SegmentMemory { activation_bytes: 10, carry_bytes: 1, forward_cost: 1.0 }; 4];
+/// assert!(least_recompute(&blocks, Budget::new(40))?.runs().is_empty()); // all are stored
+/// let chosen = least_recompute(&blocks, Budget::new(39))?;
+/// // Two are stored, two run again: 2 × 10 and 2 × 1, and 10 while one of them runs backward.
+/// assert_eq!((chosen.recomputed_cost(&blocks), chosen.peak_bytes(&blocks, 1)), (2.0, 32));
+/// let error = least_recompute(&blocks, Budget::new(13)).unwrap_err().to_string();
+/// assert!(error.contains("allow 14 bytes"), "{error}");
+/// # Ok::<_, epl_core::plan::recompute::RecomputeError>(())
+/// ```
+///
 /// # Errors
 ///
 /// No segment, a cost that is negative or not finite, no micro-batch in flight, bytes that do not fit a number, or a
