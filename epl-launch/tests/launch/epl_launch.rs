@@ -267,11 +267,12 @@ fn a_port_in_use_is_named() {
 fn signals_are_handed_on() {
     let traps =
         "trap 'echo got it; exit 0' TERM; echo \"I am $EPL_LAUNCH_WORKER of $$\"; while true; do sleep 0.05; done";
-    let mut run = launch("signals", &script(&TWO, traps), &[]);
+    let mut run = launch("signals", &script(&[&TWO[..], &["--watch"]].concat(), traps), &[]);
     run.processes(2);
+    assert_eq!(run.temporary_folders().len(), 2, "of the socket and of what ranks tell: gone at the end");
     signal(run.id(), "TERM");
     run.end(LIMIT).expect(0, &["[worker 0] got it", "[worker 1] got it"]);
-    for (sent, code) in [("TERM", 143), ("INT", 130)] {
+    for (sent, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
         let mut run = launch("signals", &script(&TWO, "echo \"I am $EPL_LAUNCH_WORKER of $$\"; exec sleep 1000"), &[]);
         run.processes(2);
         signal(run.id(), sent);

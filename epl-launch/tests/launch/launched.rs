@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 /// How long anything may take before there is a fault, on a machine that does much else.
 pub const LIMIT: Duration = Duration::from_secs(240);
 /// How long a run may take to end once something has happened to it.
@@ -31,6 +33,8 @@ pub fn until<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Opti
 pub struct Launched {
     child: Child,
     mark: String,
+    /// Of all its processes: one that is killed outright leaves its socket here.
+    temporary: TempDir,
     pub folder: PathBuf,
 }
 
@@ -77,10 +81,16 @@ pub fn launch(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> L
     for (key, _) in std::env::vars().filter(|(key, _)| ours.iter().any(|prefix| key.starts_with(prefix))) {
         command.env_remove(key);
     }
-    command.args(arguments).env(MARK, &mark).envs(environment.iter().copied()).stdin(Stdio::null());
+    let temporary = tempfile::tempdir().expect("a folder for a moment");
+    command
+        .args(arguments)
+        .env(MARK, &mark)
+        .env("TMPDIR", temporary.path())
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null());
     command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
     let child = command.spawn().expect("epl-launch can be started");
-    Launched { child, mark, folder }
+    Launched { child, mark, temporary, folder }
 }
 
 /// A script as the program of a run.
@@ -126,12 +136,22 @@ impl Launched {
         self.child.id()
     }
 
-    /// Waits for its end, and that no process is left.
+    /// Waits for its end, and looks that no process is left, nor a folder with a socket or with what ranks told.
     pub fn end(&mut self, limit: Duration) -> Ended {
         let status = until("the end", limit, || self.child.try_wait().expect("it can be waited for"));
         let left = self.left();
         assert!(left.is_empty(), "left: {left:?}\n{}", self.text());
+        let folders = self.temporary_folders();
+        assert!(folders.is_empty(), "left: {folders:?}\n{}", self.text());
         Ended { code: status.code(), text: self.text() }
+    }
+
+    /// The temporary folders of the launcher that there are.
+    pub fn temporary_folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.temporary.path()).expect("it is there until the test ends").flatten();
+        let is_ours =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"epl-launch-"));
+        entries.map(|entry| entry.path()).filter(is_ours).collect()
     }
 
     /// The processes of this run that there are.

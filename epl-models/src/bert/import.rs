@@ -69,11 +69,30 @@ fn read_shape(json: &JsonConfig, architecture: BertArchitecture) -> Result<BertC
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// The weights of another head may be left unread; a head that the folder lacks keeps its first values, as when a
 /// published BERT begins to learn a task. [`BertNames::keeps`](huggingface::Names::keeps) tells which.
+///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::bert::{self, BertConfig};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let shape = BertConfig::new(50).with_d_model(16).with_d_ff(32).with_heads(2).with_layers(1).with_positions(8);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let pretrained = epl.build(|at| shape.init_pretraining(at))?.parameters()?;
+///     bert::export::<bert::Pretraining>(&shape, &pretrained, &folder)?;
+///
+///     let (stored, shape) = bert::open(&folder)?;
+///     let built = epl.build(|at| shape.init_classification(at))?;
+///     let built = built.try_map(|model, plan| Ok(bert::load(model, plan.records(), &stored)?))?;
+///     let name = "embeddings.words.weight"; // while the head, which is another one, keeps its first values
+///     assert_eq!(built.parameters()?[name], pretrained[name]);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///

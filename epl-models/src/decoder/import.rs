@@ -34,9 +34,8 @@ impl DecoderConfig {
     }
 }
 
-/// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// Fills a model from a folder, as in the example of [`export`](super::export()): every rank reads what its records, those of the
+/// [plan](epl_core::Plan::records), say it holds.
 ///
 /// # Errors
 ///

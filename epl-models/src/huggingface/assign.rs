@@ -42,6 +42,35 @@ pub trait Names {
 /// `records` are [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the
 /// model. Values are cast to the type of the parameter. The model may be lazy or drawn; its identifiers stay.
 ///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use burn::{nn::{Linear, LinearConfig}, tensor::{Tensor, TensorData}};
+/// # use epl_core::{Config, WithLoss, launch};
+/// # use epl_models::huggingface::{self, Exported, Folder, NameTable, Names, export};
+/// # struct Own(NameTable);
+/// # impl Names for Own {
+/// #     fn table(&self) -> &NameTable { &self.0 }
+/// #     fn may_be_left(&self, _stored: &str) -> bool { false }
+/// # }
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let loss = |net: &Linear, rows: &Tensor<2>| net.forward(rows.clone()).mean();
+/// // Any Burn module, its names in a value that is `Names`, and a folder that has `proj.weight` and `proj.bias`.
+/// let names = Own(NameTable::new().transposed("weight", "proj.weight").same("bias", "proj.bias"));
+/// # let stored = [("weight", TensorData::from([[1.0_f32, 2.0], [3.0, 4.0]])), ("bias", TensorData::from([5.0_f32, 6.0]))];
+/// # let stored = BTreeMap::from(stored.map(|(name, data)| (name.to_string(), data)));
+/// # let parameters = stored.iter().map(|(name, data)| (name.clone(), data.shape().to_vec())).collect();
+/// # let (config, copies, constants) = (Default::default(), Vec::new(), Vec::new());
+/// # export::save(&folder, Exported { config, names: &names, parameters, copies, constants }, &stored)?;
+/// let folder = Folder::open(&folder)?;
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let built = epl.build(|at| WithLoss::new(LinearConfig::new(2, 2).init(at), loss))?;
+///     let built = built.try_map(|net, plan| Ok(huggingface::load(net, plan.records(), &folder, &names)?))?;
+///     assert_eq!(built.parameters()?, stored);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`Error::Weights`] with all that is missing, left over or of another shape, before anything is assigned;

@@ -53,6 +53,28 @@ pub(crate) fn parameter_count<M: Model>(model: impl FnMut(&Place) -> M) -> usize
 
 /// Writes `model.safetensors` and `config.json`, in place of those that a folder has.
 ///
+/// ```
+/// # use std::collections::BTreeMap;
+/// # use burn::tensor::TensorData;
+/// use epl_models::huggingface::{Exported, NameTable, Names, TensorFile, export};
+///
+/// struct Own(NameTable);
+/// impl Names for Own {
+///     fn table(&self) -> &NameTable { &self.0 }
+///     fn may_be_left(&self, _stored: &str) -> bool { false }
+/// }
+/// // A weight as Burn has it, `[inputs, outputs]`; PyTorch has `[outputs, inputs]`, under a name of its own.
+/// let names = Own(NameTable::new().transposed("head.weight", "lm_head.weight"));
+/// let tensors = BTreeMap::from([("head.weight".to_string(), TensorData::from([[1.0_f32, 2.0], [3.0, 4.0]]))]);
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let (config, parameters) = (Default::default(), vec![("head.weight".to_string(), vec![2, 2])]);
+/// # let (copies, constants) = (Vec::new(), Vec::new());
+/// export::save(&folder, Exported { config, names: &names, parameters, copies, constants }, &tensors)?;
+/// let stored = TensorFile::open(folder.path().join("model.safetensors"))?;
+/// assert_eq!(stored.read("lm_head.weight")?, TensorData::from([[1.0_f32, 3.0], [2.0, 4.0]]));
+/// # Ok::<_, epl_models::huggingface::Error>(())
+/// ```
+///
 /// The file holds what has a name in `transformers`, and nothing else: whole numbers of its norms, such as
 /// `num_batches_tracked`, are parameters of the model or [constants](Exported::constants); others that a checkpoint has are
 /// refused, like every tensor that is not the model's.

@@ -13,6 +13,24 @@ use super::json_config::JsonConfig;
 use super::tensor_file::TensorFile;
 
 /// A folder as `save_pretrained` writes it. Opening it reads headers only.
+///
+/// ```
+/// # use epl_core::{Config, launch};
+/// # use epl_models::decoder::{self, DecoderConfig};
+/// use epl_models::huggingface::Folder;
+///
+/// # let path = tempfile::tempdir().expect("there is room for a folder");
+/// # let path = path.path();
+/// # let shape = DecoderConfig::new(50).with_d_model(16).with_d_ff(32).with_heads(2).with_layers(1).with_positions(8);
+/// # launch(&Config::new(), |epl| Ok(decoder::export(&shape, &epl.build(|at| shape.init(at))?.parameters()?, path)?))?;
+/// std::fs::write(path.join("generation_config.json"), r#"{"eos_token_id": [7, 9]}"#).expect("it can be written");
+/// let folder = Folder::open(path)?; // a small GPT-2
+/// assert_eq!(folder.model_type()?, "gpt2");
+/// assert_eq!(folder.shape("transformer.wte.weight"), Some(&[50, 16][..]));
+/// assert_eq!(folder.rows("transformer.wte.weight", 3..5)?.shape().to_vec(), [2, 16]); // no more of the file is read
+/// assert_eq!(folder.end_tokens(&[])?, [7, 9]); // not what `config.json` says
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -65,13 +83,12 @@ impl Folder {
     }
 
     /// The tokens that end a text, which `eos_token_id` says as a number, a list, or null for none: that of
-    /// `generation_config.json`, where that file is there and has the key, as it may name more of them than `config.json`;
-    /// else that of `config.json`; and `default` where neither has it.
+    /// `generation_config.json`, where that file has the key, as it may name more of them than `config.json`; else that of
+    /// `config.json`; and `default` where neither has it. Where a `generation_config.json` lacks the key, nothing ends a text in
+    /// `transformers`.
     ///
-    /// Nothing else of `generation_config.json` is read: how tokens are chosen (`do_sample`, `temperature`, `top_k`,
-    /// `max_length` and the like) is said by a [`GenerationConfig`](crate::generation::GenerationConfig) alone, and
-    /// `pad_token_id`, `bos_token_id` and `decoder_start_token_id` are those of `config.json`. Of a `generation_config.json`
-    /// without the key, `transformers` takes that nothing ends a text.
+    /// Nothing else of that file is read: a [`GenerationConfig`](crate::generation::GenerationConfig) alone says how tokens are
+    /// chosen, and `config.json` what pads and begins a text.
     ///
     /// # Errors
     ///

@@ -32,6 +32,29 @@ impl Stored for Folder {
 }
 
 /// How a parameter is put together from stored tensors.
+///
+/// ```
+/// # use std::{collections::BTreeMap, ops::Range};
+/// # use burn::tensor::TensorData;
+/// # use epl_models::huggingface::{Result, Source, source::Stored};
+/// # struct Memory(Vec<usize>, Vec<f32>);
+/// # impl Stored for Memory {
+/// #     fn shape(&self, _name: &str) -> Option<&[usize]> { Some(&self.0) }
+/// #     fn rows(&self, _name: &str, rows: Range<usize>) -> Result<TensorData> {
+/// #         let row = self.0[1];
+/// #         Ok(TensorData::new(self.1[rows.start * row..rows.end * row].to_vec(), [rows.len(), row]))
+/// #     }
+/// # }
+/// # let stored = Memory(vec![2, 4], (1..9).map(|value| value as f32).collect());
+/// // `stored`, such as a `Folder`, has `qkv`: [[1, 2, 3, 4], [5, 6, 7, 8]].
+/// let second = Source::Part { name: "qkv".into(), part: 1, of: 2 };
+/// assert_eq!(second.shape(&stored), Some(vec![2, 2]));
+/// assert_eq!(second.read(&stored, &[0..2, 0..2])?, TensorData::from([[3.0_f32, 4.0], [7.0, 8.0]]));
+/// // What a rank has of a weight whose outputs are split: of the file no more than these rows are read.
+/// let slice = Source::Transposed("qkv".into()).read(&stored, &[0..4, 1..2])?;
+/// assert_eq!(slice, TensorData::from([[5.0_f32], [6.0], [7.0], [8.0]]));
+/// # Ok::<_, epl_models::huggingface::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A stored tensor as it is.

@@ -12,6 +12,23 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use super::error::{Error, Result};
 
 /// A safetensors file whose header is known; values are read when asked for, and only those asked for.
+///
+/// ```
+/// # use burn::tensor::TensorData;
+/// # use epl_core::tensors::{Streamed, TensorInfo, write_safetensors};
+/// use epl_models::huggingface::TensorFile;
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let path = folder.path().join("model.safetensors");
+/// # let data = TensorData::from([[1.0_f32, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+/// # let info = TensorInfo { shape: data.shape().to_vec(), dtype: data.dtype() };
+/// # let tensor = Streamed { name: "weight".into(), info, read: Box::new(|| Ok(data.clone())) };
+/// # write_safetensors(&path, &[], vec![tensor])?.publish()?;
+/// let file = TensorFile::open(&path)?; // [[1, 2], [3, 4], [5, 6]] under the name `weight`
+/// assert_eq!((file.names(), file.shape("weight")), (vec!["weight".to_string()], Some(&[3, 2][..])));
+/// assert_eq!(file.rows("weight", 1..3)?.to_vec::<f32>().expect("they are of f32"), [3.0, 4.0, 5.0, 6.0]);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TensorFile {
     path: PathBuf,

@@ -17,6 +17,21 @@ const DOCUMENTS: usize = 4096;
 const BYTES: usize = 8 << 20;
 
 /// Configuration to write a corpus of texts by the [write function](EncodeConfig::write).
+///
+/// ```
+/// use epl_models::indexed::{EncodeConfig, IndexedCorpus, TextEncoder};
+/// use epl_models::text::{self, Document, Sentences, Tokenizer};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let prefix = folder.path().join("corpus");
+/// let texts = ["One. Two.", "Three."];
+/// let encoder = TextEncoder::from(&Tokenizer::characters(texts.into_iter())?);
+/// let documents = texts.map(|text| Ok::<_, text::Error>(Document::from(text.to_string()))); // `Documents` reads files
+/// let written = EncodeConfig::new().with_sentences(Sentences::Unicode).write(&prefix, &encoder, documents)?;
+/// assert_eq!((written.train.documents, written.train.sequences), (2, 3));
+/// assert_eq!(IndexedCorpus::open(&prefix)?.tokens(), written.train.tokens);
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Config, Debug)]
 pub struct EncodeConfig {
     /// How a document is cut into the sequences of the corpus, as [`MaskedWords`](super::MaskedWords) of two texts needs.

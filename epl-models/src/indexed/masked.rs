@@ -57,6 +57,23 @@ pub struct MaskedWordsConfig {
 /// row nor what it is about tells which. What is one sentence is one text, whose order does not count. It serves both heads:
 /// [`Pretraining`](crate::bert::Pretraining) and [`MaskedLanguage`](crate::bert::MaskedLanguage).
 ///
+/// ```
+/// use std::sync::Arc;
+/// use burn::data::dataset::Dataset;
+/// use epl_models::bert::{BertItem, IGNORED, PretrainingLabel};
+/// use epl_models::indexed::{IndexedCorpus, MaskedWordsConfig, TokenType, write};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let prefix = folder.path().join("corpus");
+/// // One document of two sentences; 1 begins a row, 2 ends a text, 3 hides a token.
+/// write(&prefix, TokenType::for_vocabulary(50), [Ok(vec![(10..18).collect(), (20..27).collect()])])?;
+/// let rows = MaskedWordsConfig::new(18, 50, 1, 2, 3).with_share(0.2).init(Arc::new(IndexedCorpus::open(&prefix)?))?;
+/// let row: BertItem<PretrainingLabel> = rows.get(0).expect("there is one");
+/// let hidden = row.label.tokens.iter().filter(|token| **token != IGNORED).count();
+/// assert_eq!((row.ids.len(), hidden), (8 + 7 + 3, 3)); // a fifth of the 15 tokens of the texts
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// *BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding*, Devlin et al., 2019; texts that change places
 /// as in *Megatron-LM*, where BERT takes the second one from elsewhere.
 #[derive(Clone)]

@@ -17,6 +17,26 @@ use crate::vit::PatchEmbeddings;
 /// [`ViT`](crate::ViT), which goes on from it.
 ///
 /// Attention and feed-forward networks are split over the tensor axis.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::{Config, launch};
+/// use epl_models::{MaeBatch, MaeConfig, ViTConfig};
+///
+/// # let encoder = ViTConfig::new(2).with_image_size(8).with_patch_size(4).with_d_model(8).with_d_ff(16).with_heads(2);
+/// # let shape = MaeConfig::new(encoder.with_layers(1)).with_decoder_layers(1).with_decoder_d_model(8).with_decoder_d_ff(16);
+/// # let shape = shape.with_decoder_heads(2);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let model = shape.init(epl.place()); // four patches of 4×4 pixels, of which the encoder sees one
+///     let noise = Some(vec![vec![0.9, 0.1, 0.5, 0.7]]); // the second; an engine draws it
+///     let batch = MaeBatch { pixels: Tensor::ones([1, 3, 8, 8], epl.place().device()), noise };
+///     assert_eq!(model.forward(&batch).dims(), [1, 4, 4 * 4 * 3]);
+///     let hidden = model.masking(&batch).hidden(epl.place().device(), batch.pixels.dtype());
+///     assert_eq!(hidden.into_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 0.0, 1.0, 1.0]);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Mae {
     /// From an image to the first hidden states.

@@ -70,11 +70,29 @@ impl ResMlpConfig {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// A class layer that the folder lacks (`num_classes` 0) keeps its first values; [`open`]'s configuration has 2 classes then, unless
 /// another number is set there.
+///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::{ResMlpConfig, resmlp};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let shape = ResMlpConfig::new(4).with_image_size(8).with_patch_size(4).with_d_model(8).with_d_ff(16).with_layers(1);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let parameters = epl.build(|at| shape.init(at))?.parameters()?;
+///     resmlp::export(&shape, &parameters, &folder)?;
+///
+///     let (stored, found) = resmlp::open(&folder)?; // as of `timm.models.save_for_hf`
+///     let built = epl.build(|at| found.init(at))?;
+///     let built = built.try_map(|model, plan| Ok(resmlp::load(model, plan.records(), &stored)?))?;
+///     assert_eq!(built.parameters()?, parameters);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///

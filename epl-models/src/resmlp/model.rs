@@ -16,6 +16,26 @@ use crate::vision::{ClassLayer, ImageBatch, patches};
 ///
 /// The feed-forward parts are split over the tensor axis; the product across patches, a small share of a layer's work, is whole on each
 /// rank. Made by [`ResMlpConfig::init`], [`init_split`](ResMlpConfig::init_split) or [`init_with`](ResMlpConfig::init_with).
+///
+/// ```
+/// # use burn::{optim::SgdConfig, tensor::Tensor};
+/// use epl_core::{Config, Engine, MicroBatch, launch};
+/// # use epl_models::{ImageBatch, ResMlpConfig};
+///
+/// # let shape = ResMlpConfig::new(4).with_image_size(8).with_patch_size(4).with_d_model(8).with_d_ff(16).with_layers(1);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let engine = Engine::build(&epl, |at| shape.init(at), &SgdConfig::new())?;
+///     let images = ImageBatch::new(Tensor::ones([4, 3, 8, 8], epl.place().device()), vec![0, 1, 2, 3]);
+///     engine.forward([Ok(MicroBatch::new(images, [0, 1, 2, 3]))], |model, features, images| {
+///         assert_eq!(model.logits_of(features.clone()).dims(), [4, 4]);
+///         // Of images that are alike one class is the likeliest: of the four labels it is one.
+///         let hits = model.in_top_k(features, images.batch.labels.clone(), 1);
+///         assert_eq!(hits.int().sum().into_scalar::<i64>(), 1);
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct ResMlp<C> {
     /// The product of a patch: a convolution that moves by a patch.

@@ -19,6 +19,25 @@ const EPSILON: f64 = 1e-5;
 /// PyTorch's norms count the batches that they saw, which nothing here does: the count is written as 0. It matters only for
 /// an average over all batches (`momentum=None`), which `transformers` does not take.
 ///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::{ResNetConfig, resnet};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// let shape = ResNetConfig::tiny(4).with_embedding_size(4).with_hidden_sizes(vec![4, 8, 8]);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let parameters = epl.build(|at| shape.init(at))?.parameters()?;
+///     resnet::export(&shape, &parameters, &folder)?;
+///
+///     let (stored, found) = resnet::open(&folder)?;
+///     let built = epl.build(|at| found.init(at))?;
+///     let built = built.try_map(|model, plan| Ok(resnet::load(model, plan.records(), &stored)?))?;
+///     assert_eq!(built.parameters()?, parameters);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// As [`ResNetConfig::to_huggingface`] and [`export::save`].

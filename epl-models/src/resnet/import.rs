@@ -48,9 +48,8 @@ fn read_shape(json: &JsonConfig) -> Result<ResNetConfig> {
         .with_downsample_in_bottleneck(json.flag_or("downsample_in_bottleneck", false)?))
 }
 
-/// Fills a model from a folder, running statistics included: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// Fills a model from a folder, running statistics included, as in the example of [`export`](super::export()): every rank reads
+/// what its records, those of the [plan](epl_core::Plan::records), say it holds.
 ///
 /// # Errors
 ///

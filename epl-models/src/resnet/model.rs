@@ -16,6 +16,26 @@ use crate::vision::ClassLayer;
 ///
 /// Every rank holds the backbone whole. Made by [`ResNetConfig::init`], [`init_split`](ResNetConfig::init_split) or
 /// [`init_with`](ResNetConfig::init_with).
+///
+/// ```
+/// # use burn::{optim::SgdConfig, tensor::Tensor};
+/// use epl_core::{Config, Engine, MicroBatch, launch};
+/// # use epl_models::{ImageBatch, ResNetConfig};
+///
+/// # let shape = ResNetConfig::tiny(4).with_embedding_size(4).with_hidden_sizes(vec![4, 8, 8]);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let engine = Engine::build(&epl, |at| shape.init(at), &SgdConfig::new())?;
+///     let images = ImageBatch::new(Tensor::ones([4, 3, 16, 16], epl.place().device()), vec![0, 1, 2, 3]);
+///     engine.forward([Ok(MicroBatch::new(images, [0, 1, 2, 3]))], |model, features, images| {
+///         assert_eq!(model.logits_of(features.clone()).dims(), [4, 4]);
+///         // Of images that are alike one class is the likeliest: of the four labels it is one.
+///         let hits = model.in_top_k(features, images.batch.labels.clone(), 1);
+///         assert_eq!(hits.int().sum().into_scalar::<i64>(), 1);
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct ResNet<C> {
     /// From an image to its features.

@@ -29,6 +29,19 @@ const LONGEST_WORD: usize = 100;
 /// Cuts texts into pieces of a vocabulary.
 ///
 /// Text is only text: `[SEP]` in a context is three pieces, never the special one.
+///
+/// ```
+/// use epl_models::squad::{Vocabulary, WordPiece};
+///
+/// let pieces = WordPiece::new(Vocabulary::learn(["a cafe by the sea"], 60)?)?; // or `WordPiece::load("vocab.txt")`
+/// let text = "The Café[SEP]";
+/// let cut = pieces.encode(text)?;
+/// let shown: Vec<_> = cut.ids().iter().filter_map(|id| pieces.piece(*id)).collect();
+/// assert_eq!(shown[..2], ["the", "cafe"]);
+/// assert_eq!(cut.characters()[1], 4..8); // of the text, with its accent and its capital
+/// assert!(!cut.ids().contains(&pieces.sep()));
+/// # Ok::<_, epl_models::squad::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct WordPiece {
     inner: tokenizers::Tokenizer,

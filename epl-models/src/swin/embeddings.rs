@@ -10,6 +10,21 @@ use super::config::SwinConfig;
 use crate::vision::patches;
 
 /// A vector for each patch, normalised.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::{Config, launch};
+/// use epl_models::SwinConfig;
+///
+/// let shape = SwinConfig::shapes(4); // of images of 32×32 pixels in patches of 2×2
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let embeddings = shape.init(epl.place()).embeddings;
+///     let pixels = Tensor::ones([1, 3, 32, 32], epl.place().device());
+///     assert_eq!(embeddings.forward(pixels).dims(), [1, 16 * 16, shape.embedding_size]);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct SwinEmbeddings {
     /// The product of a patch: a convolution that moves by a patch.

@@ -61,10 +61,30 @@ fn read_shape(json: &JsonConfig, version: SwinVersion) -> Result<SwinConfig> {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// A class layer that the folder lacks keeps its first values, as when a published Swin begins to learn other classes.
+///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::{SwinConfig, swin};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let shape = SwinConfig::new(4).with_image_size(8).with_patch_size(2).with_window(2).with_embedding_size(8);
+/// # let shape = shape.with_depths(vec![1, 1]).with_heads(vec![2, 4]);
+/// let whole = launch(&Config::new().with("cluster.ranks", 1)?, |epl| epl.build(|at| shape.init(at))?.parameters())?;
+/// swin::export(&shape, &whole[0], &folder)?;
+///
+/// // Two ranks read their halves of heads, hidden features and classes.
+/// let (stored, shape) = swin::open(&folder)?;
+/// launch(&Config::new().with("cluster.ranks", 2)?.with("dist.tensor_parallel_size", 2)?, |epl| {
+///     let built = epl.build(|at| shape.init_split(at))?;
+///     let built = built.try_map(|model, plan| Ok(swin::load(model, plan.records(), &stored)?))?;
+///     assert_eq!(built.parameters()?, whole[0]);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -18,6 +18,27 @@ use crate::vision::{ClassLayer, ImageBatch};
 ///
 /// Attention and feed-forward networks are split over the tensor axis. Made by [`SwinConfig::init`],
 /// [`init_split`](SwinConfig::init_split) or [`init_with`](SwinConfig::init_with).
+///
+/// ```
+/// # use burn::{optim::SgdConfig, tensor::Tensor};
+/// use epl_core::{Config, Engine, MicroBatch, launch};
+/// # use epl_models::{ImageBatch, SwinConfig};
+///
+/// # let shape = SwinConfig::new(4).with_image_size(8).with_patch_size(2).with_window(2).with_embedding_size(8);
+/// # let shape = shape.with_depths(vec![1, 1]).with_heads(vec![2, 4]);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let engine = Engine::build(&epl, |at| shape.init(at), &SgdConfig::new())?;
+///     let images = ImageBatch::new(Tensor::ones([4, 3, 8, 8], epl.place().device()), vec![0, 1, 2, 3]);
+///     engine.forward([Ok(MicroBatch::new(images, [0, 1, 2, 3]))], |model, features, images| {
+///         assert_eq!(model.logits_of(features.clone()).dims(), [4, 4]);
+///         // Of images that are alike one class is the likeliest: of the four labels it is one.
+///         let hits = model.in_top_k(features, images.batch.labels.clone(), 1);
+///         assert_eq!(hits.int().sum().into_scalar::<i64>(), 1);
+///         Ok(())
+///     })
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Swin<C> {
     /// From an image to the first hidden states.

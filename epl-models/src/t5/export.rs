@@ -15,6 +15,27 @@ use crate::huggingface::{Error, Exported, Result, export, written_tokens};
 /// are experts. `tensors` are the whole parameters by path: an engine's [`parameters`](epl_core::Engine::parameters), or those
 /// of a [model](epl_core::LaidOutModel::parameters) that was not trained.
 ///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::t5::{self, T5Config};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let shape = T5Config::new(20).with_d_model(8).with_d_kv(4).with_d_ff(16).with_heads(2);
+/// # let shape = shape.with_encoder_layers(1).with_decoder_layers(1);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let parameters = epl.build(|at| shape.init(at))?.parameters()?;
+///     t5::export(&shape, &parameters, &folder)?;
+///
+///     let (stored, found) = t5::open(&folder)?;
+///     assert_eq!(stored.read("shared.weight")?, parameters["embedding.weight"]); // as `transformers` calls it
+///     let built = epl.build(|at| found.init(at))?;
+///     let built = built.try_map(|model, plan| Ok(t5::load(model, plan.records(), &stored)?))?;
+///     assert_eq!(built.parameters()?, parameters);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// As [`T5Config::to_huggingface`] and [`export::save`].

@@ -13,6 +13,18 @@ pub(crate) const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 pub(crate) const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 
 /// Images and their classes.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use epl_models::vision::{IGNORED, ImageBatch};
+///
+/// let pixels = Tensor::ones([3, 3, 8, 8], &Device::flex());
+/// let batch = ImageBatch::new(pixels.clone(), vec![4, 2, IGNORED]);
+/// assert_eq!(batch.counted(), 2.0); // the third image is looked at, and is no part of the loss
+/// // Mixed with images of the classes 7 and 5, of which the latter has the larger share and so comes first.
+/// let batch = ImageBatch::new(pixels, vec![4, 2, IGNORED]).mixed_with(vec![7, 5, IGNORED], vec![0.9, 0.25, 1.0]);
+/// assert_eq!(batch.host_labels, [4, 5, IGNORED]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImageBatch {
     /// The normalised pixels. Shape `[rows, channels, height, width]`.

@@ -18,6 +18,21 @@ const IMAGE: usize = 3 * SIDE * SIDE;
 /// `folder` has `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or is the folder above `cifar-10-batches-bin`, which
 /// has them.
 ///
+/// ```
+/// use burn::data::dataset::Dataset;
+/// use epl_models::vision::{Split, cifar10};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let folder = folder.path();
+/// // A record is a class, then 32×32 bytes of red, of green and of blue: here one red image of class 7.
+/// let record = [&[7_u8][..], &[255; 32 * 32], &[0; 2 * 32 * 32]].concat();
+/// std::fs::write(folder.join("test_batch.bin"), record).expect("it can be written");
+/// let test = cifar10(folder, Split::Test)?;
+/// let image = test.get(0).expect("there is one");
+/// assert_eq!((test.classes(), image.label, image.pixel(3, 5)), (10, 7, [255, 0, 0]));
+/// # Ok::<_, epl_models::vision::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// When a file is missing, is no list of whole records, or has another class.
@@ -29,9 +44,8 @@ pub fn cifar10(folder: impl AsRef<Path>, split: Split) -> Result<StoredImages> {
     read(&below(folder.as_ref(), "cifar-10-batches-bin"), &files, (1, 10))
 }
 
-/// CIFAR-100: 50,000 images of 100 classes to learn from, 10,000 to be judged by; the 20 groups of classes are not read.
-///
-/// `folder` has `train.bin` and `test.bin`, or is the folder above `cifar-100-binary`, which has them.
+/// CIFAR-100, as [`cifar10`]: 100 classes, whose 20 groups are not read. `folder` has `train.bin` and `test.bin`, or is the folder
+/// above `cifar-100-binary`, which has them.
 ///
 /// # Errors
 ///

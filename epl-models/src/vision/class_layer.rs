@@ -19,6 +19,24 @@ const CROSS_ENTROPY: &str = "cross_entropy";
 /// [`ReplicatedLinear`] for some classes; for so many that no rank is to hold all of them, [`SplitLinear`] over the
 /// tensor axis, or [`SplitClassifier`] in a `split` scope. The first two have a parameter `weight` and one `bias`, so
 /// that one takes the place of the other, with the same first values and under the same names.
+///
+/// ```
+/// # use burn::tensor::{Int, Tensor};
+/// use epl_core::{Config, launch};
+/// use epl_modules::{ReplicatedLinearConfig, SplitCrossEntropyConfig};
+/// use epl_models::vision::{ClassLayer, Labels};
+///
+/// launch(&Config::new().with("cluster.ranks", 2)?.with("dist.tensor_parallel_size", 2)?, |epl| {
+///     let layer = ReplicatedLinearConfig::new(8, 4).with_bias(false).init(epl.place());
+///     let (features, device) = (Tensor::zeros([3, 8], epl.place().device()), epl.place().device());
+///     let criterion = SplitCrossEntropyConfig::new().init(epl.context());
+///     let labels = Labels { targets: Tensor::<1, Int>::from_ints([0, 3, 1], device).into(), criterion: &criterion };
+///     let sum = layer.loss(features, labels, epl.context()); // of three rows, for which four classes are alike likely
+///     assert!((sum.into_scalar::<f32>() / 3.0 - 4_f32.ln()).abs() < 1e-5);
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 pub trait ClassLayer: Module + ModuleDisplay {
     /// The logits of all classes. Collective over the ranks that share the classes.
     ///

@@ -11,6 +11,23 @@ use super::positions::sine_cosine;
 use crate::vision::patches;
 
 /// A vector for each patch and one that stands for the class, each with that of its position.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use epl_core::{Config, launch};
+/// use epl_models::ViTConfig;
+///
+/// # let shape = ViTConfig::new(2).with_image_size(8).with_patch_size(4).with_d_model(16).with_d_ff(16).with_heads(2);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let embeddings = shape.init(epl.place()).embeddings; // of images of 8×8 pixels in patches of 4×4
+///     let pixels = Tensor::ones([3, 3, 8, 8], epl.place().device());
+///     let [class_token, patches] = embeddings.parts(pixels.clone()).map(|part| part.dims());
+///     assert_eq!((class_token, patches), ([3, 1, 16], [3, 4, 16]));
+///     assert_eq!(embeddings.forward(pixels).dims(), [3, 5, 16]); // both, the class token in front
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct PatchEmbeddings {
     /// The product of a patch: a convolution that moves by a patch.

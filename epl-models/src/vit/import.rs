@@ -53,11 +53,32 @@ fn read_shape(json: &JsonConfig) -> Result<ViTConfig> {
 }
 
 /// Fills a model from a folder: every rank reads what its records say it holds. They are
-/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model: the example
-/// of [`t5::load`](crate::t5::load).
+/// [`Plan::records`](epl_core::Plan::records), which [`try_map`](epl_core::LaidOutModel::try_map) gives with the model.
 ///
 /// A class layer that the folder lacks keeps its first values, as when a published ViT begins to learn other classes: those
 /// of a `ViTModel` or an MAE, whose `config.json` says none, are 2 in [`open`]'s configuration, and are to be set there.
+///
+/// ```
+/// use epl_core::{Config, launch};
+/// use epl_models::{MaeConfig, ViTConfig, mae, vit};
+///
+/// # let folder = tempfile::tempdir().expect("there is room for a folder");
+/// # let encoder = ViTConfig::new(2).with_image_size(8).with_patch_size(4).with_d_model(8).with_d_ff(16).with_heads(2);
+/// # let shape = MaeConfig::new(encoder.with_layers(1)).with_decoder_layers(1).with_decoder_d_model(8).with_decoder_d_ff(16);
+/// # let shape = shape.with_decoder_heads(2);
+/// launch(&Config::new().with("cluster.ranks", 1)?, |epl| {
+///     let pretrained = epl.build(|at| shape.init(at))?.parameters()?; // an MAE, which knows no classes
+///     mae::export(&shape, &pretrained, &folder)?;
+///
+///     let (stored, shape) = vit::open(&folder)?;
+///     let built = epl.build(|at| ViTConfig { classes: 10, ..shape.clone() }.init(at))?;
+///     let built = built.try_map(|model, plan| Ok(vit::load(model, plan.records(), &stored)?))?;
+///     let (loaded, name) = (built.parameters()?, "embeddings.projection.weight");
+///     assert_eq!((&loaded[name], &loaded["class_layer.weight"].shape()[..]), (&pretrained[name], &[8, 10][..]));
+///     Ok(())
+/// })?;
+/// # Ok::<_, epl_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///

@@ -120,7 +120,7 @@ impl Merged {
     }
 }
 
-/// Where keepers connect, in a folder that nobody else may enter.
+/// Where keepers connect, in a folder that nobody else may enter. An agent that is killed outright leaves it: no other end does.
 pub(crate) struct Socket {
     folder: tempfile::TempDir,
     sender: Sender<Told>,
