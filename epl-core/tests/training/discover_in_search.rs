@@ -159,7 +159,7 @@ fn who_did_not_look_is_told() {
     let scoped = refused(&given, |epl| epl.discover(scoped, sample()));
     assert!(scoped.contains("a model without scopes"), "{scoped}");
     // Without ranks to cut for, the option says nothing.
-    let error = config(&[RANKS, DISCOVER]).validate().unwrap_err().to_string();
+    let error = Layers::new().command_line(["auto.discover=true"]).unwrap().resolve().unwrap_err().to_string();
     assert!(error.contains("auto.discover") && error.contains("dist.tensor_parallel_size above 1"), "{error}");
     let (table, _) = launch_dry(&config(&[RANKS, SEARCH]), 0, |epl| {
         epl.cost_table(|at| mlp_of(16, at), &AdamWConfig::new(), sample())

@@ -3,6 +3,7 @@
 
 use core::ops::Range;
 use std::path::Path;
+use std::sync::Mutex;
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -15,7 +16,8 @@ use epl::comm::Trace;
 use epl::config::{Config, Layers};
 use epl::data::{ShuffledSampler, TrainData};
 use epl::plan::SplitFinding;
-use epl::{Chain, Engine, Epl, LazyModel, Model, Place, Result};
+use epl::search::Found;
+use epl::{Chain, Engine, EngineSettings, Epl, LazyModel, MicroBatch, Model, Place, Result};
 
 use super::discovered::{self, ROWS};
 use crate::checkpoints::adam_w;
@@ -71,69 +73,83 @@ struct Case<M: Model> {
     in_slices: usize,
 }
 
+/// A layout that was chosen.
+struct Laid {
+    config: Config,
+    settings: String,
+    plan: String,
+}
+
 impl<M: Model> Case<M>
 where
     M::Batch: Clone + Send + Sync + 'static,
 {
-    /// This rank in the layout that is found or given, and the configuration of that.
-    fn laid(&self, epl: &Epl) -> Result<Epl> {
+    /// This rank in the layout that is found or given.
+    fn laid(&self, epl: &Epl) -> Result<(Epl, Option<Found>)> {
         let items = InMemDataset::new((0..ROWS).collect());
         let data = TrainData::new(items, FirstRows(self.rows), ShuffledSampler::new(ROWS, ROWS, 1)?)?;
-        Ok(epl.auto_parallel(self.model, &adam_w(), &data)?.0)
+        epl.auto_parallel(self.model, &adam_w(), &data)
+    }
+
+    fn batches(&self, epl: &Epl, step: u64, micro_batches: usize) -> Vec<MicroBatch<M::Batch>> {
+        let (first, device) = (step as usize * ROWS, epl.place().device());
+        share(epl, ROWS, (step, micro_batches), |own| (self.rows)(first + own.start..first + own.end, device))
     }
 
     /// Three steps, and in which layout.
-    fn steps(&self, epl: &Epl) -> Result<(Outcome, Config, String)> {
-        let epl = self.laid(epl)?;
+    fn steps(&self, epl: &Epl) -> Result<(Outcome, Laid)> {
+        let (epl, found) = self.laid(epl)?;
         let engine = Engine::build(&epl, self.model, &adam_w())?;
-        let (accumulation, device) = (engine.plan().micro_batches, epl.place().device());
-        let batches = |step: u64| {
-            let first = step as usize * ROWS;
-            share(&epl, ROWS, (step, accumulation), |own| (self.rows)(first + own.start..first + own.end, device))
-        };
+        let micro_batches = engine.plan().micro_batches;
         let plan = engine.plan().to_string();
         let split = engine.plan().findings().iter().filter(|found| matches!(found, SplitFinding::Split(_))).count();
         assert_eq!(split, if epl.context().tensor().size() > 1 { self.in_slices } else { 0 }, "{plan}");
-        Ok((three_steps(engine, batches)?, epl.config().clone(), plan))
+        let settings = found.map(|found| found.best().settings()).unwrap_or_default();
+        Ok((
+            three_steps(engine, |step| self.batches(&epl, step, micro_batches))?,
+            Laid { config: epl.config().clone(), settings, plan },
+        ))
+    }
+
+    /// All ranks, and what the first one was laid out as.
+    fn run(&self, said: &[&str], settings: &str, trace: &Trace) -> (Outcome, Vec<program::Traced>, Laid) {
+        let layers = Layers::new().toml(settings, Path::new("found.toml")).unwrap();
+        let config = layers.command_line(said.iter().map(ToString::to_string)).unwrap().resolve().unwrap();
+        let laid = Mutex::new(None);
+        let steps = |epl: Epl| {
+            let (outcome, own) = self.steps(&epl)?;
+            if epl.context().world().rank() == 0 {
+                *laid.lock().unwrap() = Some(own);
+            }
+            Ok(outcome)
+        };
+        let (outcome, traced) = launched(layout(1, 1, 1, 1), (&config, trace), steps);
+        (outcome, traced, laid.into_inner().unwrap().unwrap())
     }
 
     /// What is found for four ranks equals one rank, makes the calls of its list, and is given by its settings.
     fn check(&self) {
         let common = ["train.seed=42", "train.clip_norm=0.5", "train.global_batch_size=7"];
-        let given = ["cluster.ranks=4", "dist.tensor_parallel_size=2", "auto.discover=true"];
-        let config = |said: &[&str]| Layers::new().command_line(said.iter().map(ToString::to_string)).unwrap();
-        let searching = [&common[..], &given, &["auto.auto_parallel=true"]].concat();
-        let run = |config: &Config, trace: &Trace| {
-            let told = std::sync::Mutex::new(None);
-            let steps = |epl: Epl| {
-                let (outcome, config, plan) = self.steps(&epl)?;
-                if epl.context().world().rank() == 0 {
-                    *told.lock().unwrap() = Some((config, plan));
-                }
-                Ok(outcome)
-            };
-            let (outcome, traced) = launched(layout(1, 1, 1, 1), (config, trace), steps);
-            (outcome, traced, told.into_inner().unwrap().unwrap())
-        };
-        let (alone, ..) = run(&config(&common).resolve().unwrap(), &Trace::new());
+        let given = [
+            &common[..],
+            &["cluster.ranks=4", "dist.tensor_parallel_size=2", "dist.expert_parallel_size=1", "auto.discover=true"],
+        ]
+        .concat();
         let trace = Trace::new();
-        let (outcome, traced, (found, plan)) = run(&config(&searching).resolve().unwrap(), &trace);
+        let (alone, ..) = self.run(&common, "", &Trace::new());
+        let (outcome, traced, found) = self.run(&[&given[..], &["auto.auto_parallel=true"]].concat(), "", &trace);
         assert_same(layout(1, 2, 1, 1), &outcome, &alone, 1e-10);
         // The list is written from a model that is cut by hand.
-        let (by_hand, accumulation) = (found.clone().with("auto.discover", false).unwrap(), traced[0].micro_batches());
+        let by_hand = found.config.with("auto.discover", false).unwrap();
         let lay = |lazy: LazyModel<M>, config: &Config| {
             let batch = (self.rows)(0..ROWS, &Device::default().autodiff());
-            lazy.discover(&batch)?.for_optimizer(&adam_w(), epl::EngineSettings::from_config(config))
+            lazy.discover(&batch)?.for_optimizer(&adam_w(), EngineSettings::from_config(config))
         };
         program::check(&traced, (&by_hand, &trace, false), self.model, lay, |epl| {
-            share(epl, ROWS, (2, accumulation), |own| {
-                (self.rows)(2 * ROWS + own.start..2 * ROWS + own.end, epl.place().device())
-            })
+            self.batches(epl, 2, traced[0].micro_batches())
         });
-        let settings = found.to_toml();
-        let pasted = Layers::new().toml(&settings, Path::new("found.toml")).unwrap().command_line(["cluster.ranks=4"]);
-        let (again, _, (_, pasted)) = run(&pasted.unwrap().resolve().unwrap(), &Trace::new());
-        assert_eq!(pasted, plan);
+        let (again, _, pasted) = self.run(&given, &found.settings, &Trace::new());
+        assert_eq!(pasted.plan, found.plan);
         assert_same(layout(1, 2, 1, 1), &again, &alone, 1e-10);
     }
 }

@@ -43,8 +43,8 @@ use crate::plan::split::SliceOf;
 use crate::plan::{Plan, SplitFinding};
 use crate::probe::planned::LazyModel;
 use carries::Carries;
-pub(crate) use found::{DiscoveredModel, DiscoveredModels, agree};
 use found::cut_alike;
+pub(crate) use found::{DiscoveredModel, DiscoveredModels, agree};
 use judge::judged;
 use trial::Subject;
 
