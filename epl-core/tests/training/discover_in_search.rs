@@ -1,6 +1,8 @@
 //! Layers that know nothing of the tensor axis, in a layout that is searched or given by options.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
 use burn::module::{Module, Param};
@@ -8,6 +10,7 @@ use burn::nn::{Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{AdafactorConfig, AdamWConfig};
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor, TensorData};
+use epl_comm::Split;
 use epl_core::auto::Sample;
 use epl_core::config::Layers;
 use epl_core::data::{ShuffledSampler, TrainData};
@@ -169,6 +172,47 @@ fn who_did_not_look_is_told() {
     assert!(error.contains("auto.discover = true, and these costs were measured with false"), "{error}");
 }
 
+/// A layer that divides itself, before a plain MLP.
+#[derive(Module, Debug)]
+struct Mixed {
+    scale: Param<Tensor<1>>,
+    mlp: (Linear, Linear),
+}
+
+fn mixed(at: &Place) -> Chain<Mixed, Rows, Rows> {
+    let (group, linear) = (at.context().tensor().clone(), |from, to| LinearConfig::new(from, to).init(at));
+    let scale = at.child("scale").split_param([3], &[(Axis::Tensor, 0)], Initializer::Ones);
+    Chain::of(Mixed { scale, mlp: (linear(3, 16), linear(16, 3)) })
+        .first(&["scale"], move |net: &Mixed, rows: &Rows| {
+            let scale = Split::from_local(net.scale.val(), 0, 3, &group).all_gather();
+            rows.clone() * scale.unsqueeze()
+        })
+        .then(&["mlp"], |net, rows, _| net.mlp.1.forward(net.mlp.0.forward(rows).tanh()))
+        .mean_loss(|_, rows, _| rows.powi_scalar(2).mean())
+}
+
+/// How many columns a file of one program has.
+fn columns(file: &Path) -> usize {
+    let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    known.as_object().unwrap().values().next().unwrap()["segments"].as_object().unwrap().len()
+}
+
+#[test]
+fn slices_that_are_found_are_measured_beside_those_of_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("costs.json");
+    let keep = ("auto.calibration", file.to_str().unwrap());
+    let search = |options: &[(&str, &str)]| {
+        let options = config(&[&[RANKS, SEARCH, TENSOR, keep], options].concat());
+        let found = launch(&options, |epl| epl.search(mixed, &AdamWConfig::new(), sample()));
+        found.unwrap()[0].best().time().layers
+    };
+    let [own, found] = [search(&[]), search(&[DISCOVER])];
+    // What layers send, and beside it what segments in slices do.
+    assert!(own > 0.0 && found > own, "{own} {found}");
+    assert_eq!(columns(&file), 2);
+}
+
 #[test]
 fn what_was_measured_in_slices_is_read_and_run() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,11 +224,7 @@ fn what_was_measured_in_slices_is_read_and_run() {
         let found = launch(&config(&options), |epl| epl.auto_parallel(model, &AdamWConfig::new(), &data()));
         found.unwrap().swap_remove(0)
     };
-    let columns = || {
-        let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-        let mut programs = known.as_object().unwrap().values();
-        programs.next().unwrap()["segments"].as_object().unwrap().len()
-    };
+    let columns = || columns(&file);
     let (_, first) = search(&[DISCOVER, TENSOR]);
     assert_eq!(columns(), 1);
     let (_, again) = search(&[DISCOVER, TENSOR, ("auto.measure", "1")]);
