@@ -15,19 +15,20 @@ use crate::search;
 const ROWS: usize = 8;
 
 impl Epl {
-    /// This rank, where `auto.discover` asks for it knowing which segments of a model can run in slices over the tensor axis
-    /// ([`LazyModel::discover`](crate::LazyModel::discover)), for each number of tensor ranks that the configuration allows; else as it
-    /// is. What is planned and built in the rank that this returns is cut so, also under another configuration
-    /// ([`with_config`](Self::with_config)); it must be the same model. [`auto_parallel`](Self::auto_parallel) calls this itself.
-    /// Collective.
+    /// This rank, where `auto.discover` asks for it knowing which segments of a model can run in slices over the tensor
+    /// axis ([`LazyModel::discover`](crate::LazyModel::discover)), for each number of tensor ranks that the
+    /// configuration allows; else as it is. What is planned and built in the rank that this returns is cut so, also
+    /// under another configuration ([`with_config`](Self::with_config)); it must be the same model.
+    /// [`auto_parallel`](Self::auto_parallel) calls this itself. Collective.
     ///
-    /// The sample is asked for a few rows. Each rank looks by itself, in a world that is only thought of, and all compare what they
-    /// found.
+    /// The sample is asked for a few rows. Each rank looks by itself, in a world that is only thought of, and all
+    /// compare what they found.
     ///
     /// # Errors
     ///
-    /// When the model opens scopes, which lay it out; when it does not run on the sample under the layout that is given (in a search, a
-    /// number of tensor ranks under which it does not is refused with the reason); when ranks find different things, or a peer fails.
+    /// When the model opens scopes, which lay it out; when it does not run on the sample under the layout that is given
+    /// (in a search, a number of tensor ranks under which it does not is refused with the reason); when ranks find
+    /// different things, or a peer fails.
     pub fn discover<M: Model>(
         &self,
         mut model: impl FnMut(&Place) -> M,
