@@ -14,6 +14,7 @@ use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
 use crate::params::ParamRecord;
 use crate::plan::builder::PlanBuilder;
+use crate::plan::{Plan, SplitFinding};
 use crate::probe::planned::LazyModel;
 use crate::search::{CHOSEN, Column, SEARCH, reset};
 use crate::simulate::{ShapesOverRows, StepShapes};
@@ -32,6 +33,10 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
     config.set("dist.data_parallel_size", 2 * expert)?;
     config.set("dist.expert_parallel_size", expert)?;
     config.set("dist.tensor_parallel_size", tensor)?;
+    if tensor == 1 {
+        // There is nothing to cut.
+        reset(&mut config, &["auto.discover"])?;
+    }
     // What says something of several stages, of recomputation, of ranks or of a budget.
     let others = [
         "cluster.ranks",
@@ -145,8 +150,8 @@ impl<M: Model> SurveyedModel<M> {
             }
         };
         let Self { lazy, division, rows, known_as, .. } = self;
+        check_divided::<O>(lazy.plan(), division)?;
         let builder = lazy.builder.laid_for(optimizer)?;
-        check_divided::<O>(builder.parameters(), division)?;
         let shapes = ShapesOverRows::through(shapes, [rows[0], rows[1]])?;
         Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder, shapes, segments })
     }
@@ -209,11 +214,14 @@ fn check_scopes<M: Model>(lazy: &LazyModel<M>, is_planned: bool) -> Result<()> {
 }
 
 /// Refuses to divide what no layer divides, and what the optimizer cannot update in slices.
-fn check_divided<O: OptimizerConfig>(records: &[ParamRecord], (tensor, expert): (usize, usize)) -> Result<()> {
+fn check_divided<O: OptimizerConfig>(plan: &Plan, (tensor, expert): (usize, usize)) -> Result<()> {
     for (axis, ranks) in [(Axis::Tensor, tensor), (Axis::Expert, expert)] {
-        let mut cut = records.iter().filter(|record| record.is_cut_over(axis));
+        let mut cut = plan.records().iter().filter(|record| record.is_cut_over(axis));
         match cut.next() {
-            None if ranks > 1 => return Err(Error::invalid(format!("no layer is divided over {axis} ranks"))),
+            None if ranks > 1 => {
+                let more = if axis == Axis::Tensor { why_whole(plan) } else { String::new() };
+                return Err(Error::invalid(format!("no layer is divided over {axis} ranks{more}")));
+            }
             Some(record) if !O::ELEMENT_WISE && ranks > 1 => {
                 return Err(Error::invalid(format!(
                     "{} looks at whole tensors, and a rank has a slice of `{}`",
@@ -225,6 +233,20 @@ fn check_divided<O: OptimizerConfig>(records: &[ParamRecord], (tensor, expert): 
         }
     }
     Ok(())
+}
+
+/// Why none of the layers is divided that know nothing of the tensor axis, or what to do about it.
+fn why_whole(plan: &Plan) -> String {
+    let whole = plan.findings().iter().enumerate().filter_map(|(segment, finding)| match finding {
+        SplitFinding::Whole(why) => Some((segment, why)),
+        SplitFinding::Split(_) => None,
+    });
+    // One without parameters says nothing.
+    let is_empty = |segment| !plan.records().iter().any(|record| record.segments.contains(&segment));
+    match whole.min_by_key(|(segment, _)| is_empty(*segment)) {
+        None => "; auto.discover = true looks for plain segments that can be".to_string(),
+        Some((segment, why)) => format!(", and no plain segment can be: {} is whole: {why}", plan.segments[segment]),
+    }
 }
 
 /// The same column on all ranks: the times of the slowest and the bytes of whoever needs the most, or why one has none. It is

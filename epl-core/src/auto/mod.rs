@@ -13,6 +13,7 @@
 //!
 //! - `sample`: a batch to measure with.
 //! - `calibration`: what was measured, in a file.
+//! - `discover`: segments of plain layers that can run in slices.
 //! - `columns`: segments.
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
@@ -23,6 +24,7 @@
 
 mod sample;
 mod calibration;
+mod discover;
 mod columns;
 mod calibrate;
 mod rates;
@@ -57,7 +59,8 @@ impl Epl {
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
     /// State is put away where nothing fits on the device; moving it is not part of the predicted time. What is measured is kept in the file
-    /// of `auto.calibration`; `auto.measure` has the best layouts run.
+    /// of `auto.calibration`; `auto.measure` has the best layouts run. With `auto.discover` also layers may be divided that know nothing
+    /// of it; what is found is then built in the rank of [`discover`](Self::discover).
     ///
     /// # Errors
     ///
@@ -71,10 +74,11 @@ impl Epl {
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        let table = CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)?;
+        let epl = self.discovering(&mut model, &mut sample)?;
+        let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?;
         let found = table.found(self.config())?;
         self.check_same(&found)?;
-        let run = |config: &Config| trial::seconds(self, config, &mut model, optimizer, &mut sample);
+        let run = |config: &Config| trial::seconds(&epl, config, &mut model, optimizer, &mut sample);
         found.measured(self.config().auto.measure, run)
     }
 
@@ -92,7 +96,8 @@ impl Epl {
     ) -> Result<Choice> {
         let mesh = self.context().mesh();
         let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
-        CostTable::measured(self, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
+        let epl = self.discovering(&mut model, &mut sample)?;
+        CostTable::measured(&epl, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
     }
 
     /// What a model's segments, where its layers are divided in each way that the configuration allows, an optimizer and this world's
@@ -108,7 +113,8 @@ impl Epl {
         mut sample: Sample<'_, M::Batch>,
     ) -> Result<CostTable> {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
-        CostTable::measured(self, divisions, &mut model, optimizer, &mut sample, None)
+        let epl = self.discovering(&mut model, &mut sample)?;
+        CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)
     }
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.
@@ -127,7 +133,8 @@ impl Epl {
     }
 
     /// This rank in the layout that [`search`](Self::search) finds, and what it found, where `auto.auto_parallel` asks for that without
-    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so. In a program
+    /// `pipeline.num_stages`; else as it is. What is built in the rank that this returns is laid out so, and cut as `auto.discover` says
+    /// ([`discover`](Self::discover)), whether a layout is searched or given. In a program
     /// that is run for its plan its activations are measured, and on a cluster that is described a step's time is predicted. Collective.
     ///
     /// ```
@@ -149,20 +156,24 @@ impl Epl {
     /// As [`search`](Self::search).
     pub fn auto_parallel<M: Model, O: OptimizerConfig, I: 'static>(
         &self,
-        model: impl FnMut(&Place) -> M,
+        mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
         data: &TrainData<I, M::Batch>,
     ) -> Result<(Self, Option<Found>)>
     where
         M::Batch: 'static,
     {
-        if let Some(wanted) = self.wanted() {
-            return self.for_plan(wanted, model, optimizer, data);
+        let epl = match self.config().auto.discover {
+            true => self.discovering(&mut model, &mut Sample::of(data)?)?,
+            false => self.clone(),
+        };
+        if let Some(wanted) = epl.wanted() {
+            return epl.for_plan(wanted, model, optimizer, data);
         }
-        if !self.config().searches() {
-            return Ok((self.clone(), None));
+        if !epl.config().searches() {
+            return Ok((epl, None));
         }
-        let found = self.search(model, optimizer, Sample::of(data)?)?;
-        Ok((self.with_config(found.best().config().clone())?, Some(found)))
+        let found = epl.search(model, optimizer, Sample::of(data)?)?;
+        Ok((epl.with_config(found.best().config().clone())?, Some(found)))
     }
 }

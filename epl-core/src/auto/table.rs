@@ -33,6 +33,8 @@ pub struct CostTable {
     lanes: usize,
     /// Whether activations were measured.
     is_bounded: bool,
+    /// Whether segments were looked at that can run in slices.
+    discovers: bool,
 }
 
 impl CostTable {
@@ -92,6 +94,7 @@ impl CostTable {
             rows: sample.rows(),
             lanes: epl.world().lanes(),
             is_bounded: epl.config().offload.device_bytes.is_some(),
+            discovers: epl.config().auto.discover,
         };
         match links {
             Some(links) => measured.over_links(links),
@@ -135,6 +138,7 @@ impl CostTable {
     pub(super) fn found(&self, given: &Config) -> Result<Found> {
         search::check_search(given, self.rows)?;
         self.check_bound(given)?;
+        self.check_discovers(given)?;
         if given.auto.speeds != self.speeds {
             return Err(Error::invalid(format!(
                 "auto.speeds = {:?}, and the costs are of {:?}; measure under a configuration that gives the same",
@@ -159,6 +163,9 @@ impl CostTable {
     /// is chosen later.
     pub fn explain(&self, config: &Config) -> Result<Choice> {
         self.check_bound(config)?;
+        if config.dist.tensor_parallel_size > 1 {
+            self.check_discovers(config)?;
+        }
         // An engine adds no margin.
         search::explain(&Judge { margin: 0.0, ..self.judge(config) }, config)
     }
@@ -170,6 +177,15 @@ impl CostTable {
                  configuration that gives it"
             ))),
             _ => Ok(()),
+        }
+    }
+
+    fn check_discovers(&self, config: &Config) -> Result<()> {
+        match (config.auto.discover, self.discovers) {
+            (asked, known) if asked == known => Ok(()),
+            (asked, known) => Err(Error::invalid(format!(
+                "auto.discover = {asked}, and these costs were measured with {known}; measure under a configuration that gives the same"
+            ))),
         }
     }
 

@@ -263,6 +263,9 @@ options! {
         /// How fast the devices are beside each other, by rank, as whole numbers such as [2, 2, 1, 1]: a search divides rows over
         /// replicas and layers over stages by it. none: as measured.
         speeds: Option<Vec<usize>> = None, ValueKind::Or(NONE, &ValueKind::Integers), Implemented;
+        /// Look, in f64 and on rows of the data, for segments of layers that know nothing of the tensor axis and can run in slices over
+        /// it, and cut these: under the dist.tensor_parallel_size that is given, and in a search for each that may be chosen.
+        discover: bool = false, ValueKind::Switch, Implemented;
     }
     /// The mesh: world = data × pipeline × tensor, and expert divides data.
     dist: DistConfig {

@@ -25,6 +25,11 @@ const DETAILS: &[Detail] = &[
     ("auto.calibration", SEARCHES, Config::searches),
     ("auto.measure", SEARCHES, Config::searches),
     ("auto.speeds", SEARCHES, Config::searches),
+    (
+        "auto.discover",
+        "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it",
+        may_have_slices,
+    ),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.row_weights", "io.slicing = false, as rows are those of each replica's files there", |config| {
@@ -94,6 +99,10 @@ fn in_half(config: &Config) -> bool {
 
 fn sends_half(config: &Config) -> bool {
     config.communication.fp16
+}
+
+fn may_have_slices(config: &Config) -> bool {
+    config.searches() || config.dist.tensor_parallel_size > 1
 }
 
 fn is_traced(config: &Config) -> bool {

@@ -25,6 +25,7 @@ impl Epl {
             self.trace(),
             self.wanted().cloned(),
         )
+        .map(|epl| epl.with_discovered(self.discovered().clone()))
     }
 
     /// The first rank of a world that is only thought of, as large as a configuration asks for, on this rank's device. Calls of
@@ -39,7 +40,7 @@ impl Epl {
             // It serves a measure, and is no engine of the program's.
             Self::wanting(config, (cluster, device), mesh, world, Some(trace), None)
         })
-        .map(|(epl, _)| epl)
+        .map(|(epl, _)| epl.with_discovered(self.discovered().clone()))
     }
 }
 

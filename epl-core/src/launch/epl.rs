@@ -20,6 +20,7 @@ use crate::params::storage::StateStorage;
 use crate::params::store::{ParamStore, freeze};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{self, EngineSettings, Plan};
+use crate::probe::discover::DiscoveredModels;
 use crate::probe::planned::LazyModel;
 use crate::tensors::{self, AssignMap, WholeTensors};
 use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
@@ -50,6 +51,8 @@ pub struct Epl {
     place: Place,
     /// Where the program is run for its plan.
     wanted: Option<Arc<WantedPlan>>,
+    /// By which models are cut that are made in it.
+    discovered: Arc<DiscoveredModels>,
 }
 
 /// A model that is laid out and whose parameters have values, with its plan.
@@ -241,7 +244,7 @@ impl Epl {
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
         let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
         let place = Place::new(device, context);
-        Ok(Self { config, cluster, world, trace, place, wanted })
+        Ok(Self { config, cluster, world, trace, place, wanted, discovered: Arc::default() })
     }
 
     /// What the program is run for, where that is its plan.
@@ -252,6 +255,16 @@ impl Epl {
     /// The same rank, whose engines are not those that a plan is wanted of.
     pub(crate) fn unwanted(self) -> Self {
         Self { wanted: None, ..self }
+    }
+
+    /// What was found of the model that is made in it.
+    pub(crate) fn discovered(&self) -> &Arc<DiscoveredModels> {
+        &self.discovered
+    }
+
+    /// The same rank, in which models are cut so.
+    pub(crate) fn with_discovered(self, discovered: Arc<DiscoveredModels>) -> Self {
+        Self { discovered, ..self }
     }
 
     /// The workers and devices that exist.
@@ -334,6 +347,22 @@ impl Epl {
 
     /// [`plan`](Self::plan), compiled once for a model and not again for each closure that makes it.
     fn planned<M: Model>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<LazyModel<M>> {
+        let planned = self.plan_uncut(model)?;
+        let ranks = planned.context().tensor().size();
+        match self.discovered.get(&ranks) {
+            Some(Ok(found)) => planned.cut_as(found),
+            Some(Err(why)) => Err(Error::invalid(why.clone())),
+            None if self.config.auto.discover && ranks > 1 => Err(Error::invalid(format!(
+                "auto.discover = true looks at the model on rows of the data, for the {ranks} tensor ranks that there are, and nobody \
+                 did; call `Epl::auto_parallel`, or `Epl::discover`, and build in the rank that it returns, or leave the option out \
+                 and call `LazyModel::discover`"
+            ))),
+            None => Ok(planned),
+        }
+    }
+
+    /// The same, cut by what its layers say alone.
+    pub(crate) fn plan_uncut<M: Model>(&self, model: &mut dyn FnMut(&Place) -> M) -> Result<LazyModel<M>> {
         if self.config.searches() {
             return Err(Error::invalid(
                 "auto.auto_parallel = true searches a layout, which needs a batch to measure with; call `Epl::auto_parallel` and \

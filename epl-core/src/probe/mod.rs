@@ -12,7 +12,7 @@ pub(crate) mod measure;
 mod chrome;
 mod joined;
 pub mod planned;
-mod discover;
+pub(crate) mod discover;
 mod shapes;
 
 pub use chrome::write_trace;

@@ -147,6 +147,10 @@ impl Candidate {
             let is_count = *key == "pipeline.num_micro_batch";
             !is_fixed(given, key) && (default.get(key).as_ref() != Some(value) || is_count && !follows)
         });
+        // With one tensor rank there is nothing to look for.
+        if given.auto.discover && tensor == 1 {
+            settings.push(("auto.discover", false.to_setting()));
+        }
         settings
     }
 

@@ -15,6 +15,7 @@ mod data;
 mod data_position;
 mod device_budget;
 mod discover;
+mod discover_in_search;
 mod durability;
 mod engine;
 mod evaluate;

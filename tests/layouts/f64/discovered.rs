@@ -18,7 +18,7 @@ use epl::{Chain, Config, Engine, EngineSettings, Epl, LazyModel, MicroBatch, Mod
 use crate::checkpoints::{RATE, Run, adam_w, matrix, on_ranks};
 use crate::parity::{Layout, Outcome, assert_same, launched, layout, program, share, three_steps};
 
-type Batch = (Tensor<2>, Tensor<2>);
+pub type Batch = (Tensor<2>, Tensor<2>);
 
 #[derive(Module, Debug)]
 struct Block {
@@ -29,7 +29,7 @@ struct Block {
 }
 
 #[derive(Module, Debug)]
-struct Net {
+pub struct Net {
     first: Linear,
     blocks: Vec<Block>,
     head: Linear,
@@ -41,7 +41,7 @@ const WIDTH: usize = 8;
 const HIDDEN: usize = 13;
 const OUTPUTS: usize = 5;
 /// Of a step: not all replicas and micro-batches have as many.
-const ROWS: usize = 7;
+pub const ROWS: usize = 7;
 
 impl Block {
     fn new(is_gated: bool, at: &Device) -> Self {
@@ -66,7 +66,7 @@ impl Block {
 }
 
 /// Columns; a residual; gated beside a tensor that goes through; a norm behind, which stays whole; columns of a head.
-fn chain(at: &Place) -> Chain<Net, Batch, Tensor<2>> {
+pub fn chain(at: &Place) -> Chain<Net, Batch, Tensor<2>> {
     let blocks = vec![Block::new(false, at), Block::new(true, at), Block::new(false, at)];
     let head = LinearConfig::new(WIDTH, OUTPUTS).init(at);
     let net = Net { first: LinearConfig::new(FEATURES, WIDTH).init(at), blocks, head };
@@ -87,7 +87,7 @@ fn chain(at: &Place) -> Chain<Net, Batch, Tensor<2>> {
 }
 
 /// Rows by rule.
-fn rows(range: Range<usize>, device: &Device) -> Batch {
+pub fn rows(range: Range<usize>, device: &Device) -> Batch {
     let number = |at: usize| ((at * 7919 + 17) as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0;
     let of = |width: usize| {
         let values: Vec<f64> = (range.start * width..range.end * width).map(number).collect();

@@ -3,6 +3,7 @@
 mod chain_types;
 mod decoder;
 pub mod discovered;
+mod discovered_search;
 mod found;
 mod indexed;
 mod groups;

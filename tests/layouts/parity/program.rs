@@ -27,6 +27,11 @@ impl Traced {
         let world = engine.context().world();
         Self { rank: world.rank(), plan: engine.plan().clone(), lanes: world.lanes() }
     }
+
+    /// The micro-batches of its step.
+    pub fn micro_batches(&self) -> usize {
+        self.plan.micro_batches
+    }
 }
 
 /// What one rank did.

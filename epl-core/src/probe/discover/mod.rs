@@ -14,12 +14,14 @@
 //! shown to count, such as the queries of one key, or a branch behind a mask of zeros, as that would agree whatever it is. Layers
 //! run in a pass of training, in which those that draw for the samples ask their context, and are refused.
 //!
+//! - `found`: what was found of a model, and the model cut so.
 //! - `carries`: what enters each segment, from a batch.
 //! - `numbers`: parameters and carries of numbers that depend on names alone.
 //! - `trial`: a segment, run whole and in slices.
 //! - `judge`: what that says of an extent.
 //! - `quiet`: panics that are looked for, and not told.
 
+mod found;
 mod carries;
 mod judge;
 mod numbers;
@@ -27,25 +29,24 @@ mod quiet;
 mod trial;
 
 use core::convert::Infallible;
-use core::ops::Range;
 
 use burn::module::Param;
-use burn::tensor::{Device, Shape, Tensor};
+use burn::tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::context::{Context, Pass};
 use crate::model::precision::HalfPrecision;
 use crate::model::segment::Model;
-use crate::params::averages::averages;
-use crate::params::walk::{self, At, Change, Visit};
+use crate::params::walk::{self, At, Visit};
 use crate::params::{ParamOrigin, ParamRecord};
 use crate::plan::split::SliceOf;
 use crate::plan::{Plan, SplitFinding};
 use crate::probe::planned::LazyModel;
-use crate::topology::cluster::Axis;
 use carries::Carries;
+use found::cut_alike;
+pub(crate) use found::{DiscoveredModel, DiscoveredModels, agree};
 use judge::judged;
-use trial::{Subject, cut_records};
+use trial::Subject;
 
 impl<M: Model> LazyModel<M> {
     /// Finds which segments of layers that know nothing of it can run in slices over the tensor axis, such as the plain layers of
@@ -104,73 +105,32 @@ impl<M: Model> LazyModel<M> {
     ///
     /// When stages have different widths, the model does not run on this batch, or ranks found different things.
     pub fn discover(self, batch: &M::Batch) -> Result<Self> {
+        if self.context().tensor().size() == 1 || !self.plan.findings().is_empty() {
+            return Ok(self);
+        }
+        let found = self.look(batch)?;
+        agree(self.context().world(), &found.told())?;
+        self.cut_as(&found)
+    }
+
+    /// Finds which segments can run in slices over the tensor axis, and changes nothing. Collective where layers that are divided run.
+    ///
+    /// # Errors
+    ///
+    /// When stages have different widths, or the model does not run on this batch.
+    pub(crate) fn look(&self, batch: &M::Batch) -> Result<DiscoveredModel> {
         let Self { model, builder, plan, place } = self;
-        let (context, group) = (place.context(), place.context().axis(Axis::Tensor));
         if plan.mesh.is_bridged() {
             return Err(Error::invalid(
                 "segments that can run in slices are looked for where all stages have one width, and these have different ones; \
                  give all scopes as many devices, or use the layers of `epl::nn`",
             ));
         }
-        let of = SliceOf { rank: group.rank(), ranks: group.size() };
-        if of.ranks == 1 || !plan.findings().is_empty() {
-            return Ok(Self { model, builder, plan, place });
-        }
-        let look = || findings(&model, &plan, (context, place.device()), batch, of.ranks);
+        let ranks = place.context().tensor().size();
+        let look = || findings(model, plan, (place.context(), place.device()), batch, ranks);
         let mut findings = quiet::quietly(|| epl_comm::catch(look))??;
-        let records = cut_alike(builder.parameters(), &mut findings, of);
-        agree(context, &findings)?;
-        let Ok(model) = walk::change(model, &records, &mut CutLazily);
-        let builder = builder.with_findings(findings, records);
-        let plan = builder.plan()?;
-        Ok(Self { model, builder, plan, place })
-    }
-}
-
-/// The records, cut as was found. Segments of a moving average and of what it follows stay whole where the two would be cut
-/// otherwise, as each rank moves what it has.
-fn cut_alike(records: &[ParamRecord], findings: &mut [SplitFinding], of: SliceOf) -> Vec<ParamRecord> {
-    loop {
-        let mut cut = records.to_vec();
-        for (segment, finding) in findings.iter().enumerate() {
-            if let SplitFinding::Split(split) = finding {
-                cut = cut_records(&cut, (segment, split.extent), of);
-            }
-        }
-        let split_of = |numbers: [usize; 2]| {
-            let segments = numbers.into_iter().flat_map(|number| cut[number].segments.clone());
-            segments.filter(|segment| matches!(findings[*segment], SplitFinding::Split(_))).collect::<Vec<_>>()
-        };
-        let differing = averages(&cut).into_iter().find_map(|(average, followed)| {
-            let split = split_of([average, followed]);
-            (cut[average].cuts != cut[followed].cuts && !split.is_empty()).then_some((average, followed, split))
-        });
-        let Some((average, followed, split)) = differing else { return cut };
-        for segment in split {
-            findings[segment] = SplitFinding::Whole(format!(
-                "`{}` is a moving average of `{}`, and of their segments one alone can run in slices, or by another extent; cut the \
-                 chain alike around both",
-                cut[average].name, cut[followed].name
-            ));
-        }
-    }
-}
-
-/// Refuses that ranks have found different things. Collective.
-fn agree(context: &Context, findings: &[SplitFinding]) -> Result<()> {
-    // Why a segment stays whole may be said with another number on another processor.
-    let found = |finding: &SplitFinding| match finding {
-        SplitFinding::Split(split) => format!("{split:?}"),
-        SplitFinding::Whole(_) => "whole".to_string(),
-    };
-    let said = context.world().all_gather_texts(&findings.iter().map(found).collect::<Vec<_>>().join("; "))?;
-    match said.iter().position(|other| *other != said[0]) {
-        None => Ok(()),
-        Some(other) => Err(Error::invalid(format!(
-            "ranks 0 and {other} do not find the same segments to run in slices; give all of them the same batch\nrank 0: {}\n\
-             rank {other}: {}",
-            said[0], said[other]
-        ))),
+        cut_alike(builder.parameters(), &mut findings, SliceOf { rank: 0, ranks });
+        Ok(DiscoveredModel::of(plan, builder.parameters(), findings))
     }
 }
 
@@ -262,30 +222,4 @@ fn mapped<M: Model>(model: &M, records: &[ParamRecord], segment: usize) -> Optio
     let mut mapped = Mapped(segment, None);
     let Ok(()) = walk::visit(model, records, &mut mapped);
     mapped.1
-}
-
-/// Cuts the parameters that have no values as their records say: they are drawn whole, and cut at once.
-struct CutLazily;
-
-impl Change for CutLazily {
-    type Error = Infallible;
-
-    fn float<const D: usize>(
-        &mut self,
-        At { record, .. }: At<'_>,
-        param: Param<Tensor<D>>,
-    ) -> Result<Param<Tensor<D>>, Infallible> {
-        let ranges: Option<[Range<usize>; D]> = record.ranges().try_into().ok();
-        let Some(ranges) = ranges.filter(|_| record.is_cut_unknown() && !param.is_initialized()) else {
-            return Ok(param);
-        };
-        let (id, device, trainable) = (param.id, param.lazy_device(), record.trainable);
-        let draw = move |device: &Device, require_grad: bool| {
-            let whole = param.into_value();
-            let whole = if whole.is_autodiff() { whole.inner() } else { whole };
-            // Through the host, so that the slice does not keep the whole alive.
-            Tensor::from_data(whole.slice(ranges).into_data(), device).set_require_grad(require_grad)
-        };
-        Ok(Param::uninitialized(id, draw, device, trainable, Shape::from(record.shape())))
-    }
 }
