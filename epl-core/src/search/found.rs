@@ -131,6 +131,7 @@ pub struct Found {
     /// From the best on.
     choices: Vec<Choice>,
     refused: Vec<(String, String)>,
+    kept: Vec<String>,
     layouts: usize,
     tried: usize,
     least: f64,
@@ -142,11 +143,11 @@ impl Found {
     /// Of at least one choice, the best first.
     pub(super) fn new(
         choices: Vec<Choice>,
-        refused: Vec<(String, String)>,
+        (refused, kept): (Vec<(String, String)>, Vec<String>),
         [layouts, tried]: [usize; 2],
         least: f64,
     ) -> Self {
-        Self { choices, refused, layouts, tried, least, without: None }
+        Self { choices, refused, kept, layouts, tried, least, without: None }
     }
 
     /// With devices that may be left out, by rank, and the best layout of the others: told where its step is shorter.
@@ -190,6 +191,12 @@ impl Found {
         &self.refused
     }
 
+    /// What no layout was allowed to change, though it is not given: with another number of replicas or micro-batches some layers
+    /// compute something else. With the reason, and the option that says another.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
     /// Seconds that no layout of those that were looked at can be below, within what is simulated.
     pub fn bound(&self) -> f64 {
         self.least
@@ -230,6 +237,9 @@ impl fmt::Display for Found {
         }
         if let Some((ranks, choice)) = self.without() {
             writeln!(f, "without ranks {ranks:?}, start the others alone: {}: {}", choice.words, choice.loss(best))?;
+        }
+        for reason in &self.kept {
+            writeln!(f, "kept: {reason}")?;
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;

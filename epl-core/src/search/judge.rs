@@ -78,11 +78,6 @@ impl Judged {
 }
 
 impl Judge<'_> {
-    /// Whether the number of micro-batches is to stay, as another one computes something else.
-    pub fn keeps_micro_batches(&self) -> bool {
-        self.columns.values().flatten().any(|column| column.builder.is_over_micro_batch())
-    }
-
     /// The column of a mesh.
     pub fn column(&self, mesh: &Mesh) -> Result<&Column> {
         let key = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));

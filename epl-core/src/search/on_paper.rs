@@ -160,6 +160,7 @@ fn column_of(
         records: records(segments, &mesh)?,
         burn_layers: BurnLayers::none(segments.len()),
         over_micro_batch: Vec::new(),
+        over_replica: Vec::new(),
         findings: Arc::default(),
     };
     let placement = Placement::of(&crate::Cluster::local(mesh.world_size())?, &mesh);
