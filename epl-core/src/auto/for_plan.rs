@@ -27,7 +27,7 @@ impl Epl {
     where
         M::Batch: 'static,
     {
-        let sample = || Sample::of(data);
+        let sample = || Ok::<_, crate::Error>(Sample::of(data)?.on(self.context()));
         if self.config().searches() {
             wanted.note_search(self.config());
         }

@@ -51,13 +51,14 @@ impl CostTable {
         let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         let (given, mut seconds) = (speeds::given(epl)?, 0.0);
         for division in divisions {
-            let surveyed = columns::survey(epl, division, model, (sample, known.is_on()));
+            let surveyed = columns::survey(epl, division, model, sample.rows())
+                .and_then(|surveyed| surveyed.laid_for(optimizer, sample, known.is_on()));
             // All measure, or none does.
             let is_known = surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some());
             let is_known = world.all_reduce_values(&[f64::from(is_known)], ReduceOp::Min)?[0] > 0.0;
             let own = surveyed.and_then(|surveyed| {
                 let segments = surveyed.known(&known).filter(|_| is_known);
-                surveyed.column(optimizer, segments, sample)
+                surveyed.column(segments, sample)
             });
             let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
             let column = columns::agreed(world, own, &mut known)?;

@@ -1,6 +1,7 @@
 //! The layout that is searched, on ranks that measure.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::path::Path;
 
 use burn::module::Module;
@@ -166,10 +167,31 @@ fn what_cannot_be_searched_is_refused() {
     let stages = [&AUTO[..], &[("pipeline.num_stages", "2")]].concat();
     let stages = launch(&config(&stages), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
     assert!(stages.unwrap_err().to_string().contains("give dist.pipeline_parallel_size = 2"));
+    let budget = [("gradient_checkpoint.type", "auto"), ("gradient_checkpoint.budget", "1000")];
+    let budget = [&AUTO[..], &budget].concat();
+    let budget = launch(&config(&budget), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
+    let budget = budget.unwrap_err().to_string();
+    assert!(budget.contains("gradient_checkpoint.budget = 1000 has the first step choose"), "{budget}");
     let margin = [&AUTO[..], &[("auto.margin", "0.2")]].concat();
     let margin = launch(&config(&margin), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
     assert!(margin.unwrap_err().to_string().contains("give offload.device_bytes"));
     assert!(micro.contains("train.micro_batch_size = 2") && micro.contains("train.global_batch_size"), "{micro}");
+}
+
+#[test]
+fn a_division_that_cannot_be_is_not_run() {
+    let asked = launch(&config(&AUTO), |epl| {
+        let asked = Cell::new(0);
+        let rows = |rows: usize, device: &Device| {
+            asked.set(asked.get() + 1);
+            Tensor::<2>::ones([rows, WIDTH], device)
+        };
+        let found = epl.search(chain, &SgdConfig::new(), Sample::new(ROWS, rows))?;
+        assert_eq!(found.refused().len(), 2, "two tensor ranks, and two that share experts: {found}");
+        Ok(asked.get())
+    });
+    // One number of rows after another, of the plain model alone.
+    assert_eq!(asked.unwrap(), [3, 3]);
 }
 
 #[test]
