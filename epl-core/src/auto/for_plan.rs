@@ -66,7 +66,7 @@ impl Epl {
         model: &mut dyn FnMut(&Place) -> M,
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Option<Activations>> {
-        columns::survey(self, self.division(), model, (sample, false))?.stored(sample)
+        columns::survey(self, self.division(), model, sample.rows())?.stored(sample)
     }
 
     /// What a step takes on a cluster that is described, in words: segments take what they take here, collectives what its links let

@@ -70,10 +70,11 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?;
         let found = table.found(self.config())?;
@@ -92,10 +93,11 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<Choice> {
         let mesh = self.context().mesh();
         let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         CostTable::measured(&epl, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
     }
@@ -110,9 +112,10 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<CostTable> {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)
     }
@@ -164,7 +167,7 @@ impl Epl {
         M::Batch: 'static,
     {
         let epl = match self.config().auto.discover {
-            true => self.discovering(&mut model, &mut Sample::of(data)?)?,
+            true => self.discovering(&mut model, &mut Sample::of(data)?.on(self.context()))?,
             false => self.clone(),
         };
         if let Some(wanted) = epl.wanted() {
