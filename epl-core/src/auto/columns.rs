@@ -130,8 +130,10 @@ impl<M: Model> SurveyedModel<M> {
         check_divided::<O>(self.lazy.plan())?;
         self.lazy.builder = self.lazy.builder.laid_for(optimizer)?;
         if is_kept {
+            let batch = sample.batch(self.rows[0], self.lazy.place.device())?;
             let (shapes, _) = self.shapes(0, sample)?;
-            self.known_as = Some((self.key(&shapes), shapes));
+            let key = self.key(&shapes, &self.lazy.model.batch_tensors().shapes(&batch));
+            self.known_as = Some((key, shapes));
         }
         Ok(self)
     }
@@ -184,9 +186,9 @@ impl<M: Model> SurveyedModel<M> {
         self.lazy.activations(rows, |_, _| batches.next().expect("there is one for each number of rows"))
     }
 
-    /// What segments take is the same where this is: a model's parameters, what it calls and sends for so many rows, and the
+    /// What segments take is the same where this is: a model's parameters, what it reads, calls and sends for so many rows, and the
     /// options.
-    fn key(&self, shapes: &StepShapes) -> String {
+    fn key(&self, shapes: &StepShapes, batch: &[Vec<usize>]) -> String {
         let of = |record: &ParamRecord| {
             let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
             format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
@@ -194,7 +196,7 @@ impl<M: Model> SurveyedModel<M> {
         let records: Vec<String> = self.lazy.builder.parameters().iter().map(of).collect();
         let (StepShapes { calls, carries, .. }, Self { rows, is_bounded, .. }) = (shapes, self);
         let config = self.lazy.builder.config.to_toml();
-        let text = format!("{records:?} {rows:?} {is_bounded} {calls:?} {carries:?} {config}");
+        let text = format!("{records:?} {rows:?} {is_bounded} {batch:?} {calls:?} {carries:?} {config}");
         format!("{:016x}", stable_hash(&text))
     }
 }
