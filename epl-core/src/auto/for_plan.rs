@@ -96,6 +96,7 @@ impl Epl {
         }
         let bounded = self.with_config(config)?;
         search::check_search(bounded.config(), sample.rows())?;
+        search::check_described(bounded.config())?;
         let divisions = search::divisions(bounded.config(), all.len());
         CostTable::measured(&bounded, divisions, model, optimizer, sample, Some(machine))?.search(bounded.config())
     }

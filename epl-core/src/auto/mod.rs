@@ -51,9 +51,13 @@ pub use table::CostTable;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
-    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload; where devices are
-    /// not alike also the order of ranks, and how rows are divided over replicas. What the configuration gives is a constraint. No layout changes the mathematics, and neither the global batch nor options that lose
-    /// precision are touched. Collective.
+    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload; on several
+    /// hosts, or where devices are not alike, also the order of ranks, and for the latter how rows are divided over replicas. What
+    /// the configuration gives is a constraint, but for defaults in a file, as saved configurations have all of them. Collective.
+    ///
+    /// No layout changes the mathematics, and neither the global batch nor options that lose precision are touched: where layers
+    /// take something over the rows of a micro-batch or of a replica, the number of these stays ([`Found::kept`]), and where
+    /// `io.slicing` divides files, who reads which.
     ///
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not

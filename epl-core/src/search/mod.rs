@@ -45,5 +45,5 @@ pub(crate) use column::{Column, Columns};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
 pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};
-pub(crate) use run::{check_search, explain, search};
+pub(crate) use run::{check_described, check_search, explain, search};
 pub(crate) use space::divisions;

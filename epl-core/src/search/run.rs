@@ -148,7 +148,7 @@ pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
     if !runs_all(config, candidate.level) {
         candidate.runs.clone_from(&judged.recompute);
     }
-    Ok(Choice::new(&candidate, judged, Vec::new(), config.clone()))
+    Ok(Choice::new(&candidate, judged, config.clone()))
 }
 
 /// Refuses what contradicts a search, or has no effect in it.
@@ -169,6 +169,16 @@ pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
              many; give train.global_batch_size, too"
         )),
         _ => other_rows(config, rows).map_or(Ok(()), refused),
+    }
+}
+
+/// Refuses what a cluster says by its description.
+pub(crate) fn check_described(config: &Config) -> Result<()> {
+    match &config.auto.speeds {
+        None => Ok(()),
+        Some(speeds) => Err(Error::invalid(format!(
+            "auto.speeds = {speeds:?}, and the cluster's description says how fast its devices are; leave it out"
+        ))),
     }
 }
 
@@ -380,9 +390,7 @@ impl SearchRun<'_> {
         if choices.is_empty() {
             return Err(Error::invalid(nothing(judge, (given, kept), over, &refused)));
         }
-        let choice = |(candidate, judged): (Candidate, Judged)| {
-            Ok(Choice::new(&candidate, judged, candidate.settings(given), candidate.config(given)?))
-        };
+        let choice = |(candidate, judged): (Candidate, Judged)| Choice::found(&candidate, judged, given);
         let choices = choices.into_iter().map(choice).collect::<Result<Vec<_>>>()?;
         Ok(Found::new(choices, (refused, kept.reasons.clone()), [layouts, tried], least))
     }

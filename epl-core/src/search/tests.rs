@@ -588,7 +588,7 @@ fn layers_are_divided_as_replicas_and_stages_leave_it() {
 
 #[test]
 fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
-    // Gradients of 96 bytes a stage over links that take 10 bytes a second, or a row or two.
+    // Gradients of 96 bytes a stage and replica, or rows of 12 bytes, over links of 10 bytes a second.
     let inside = NetworkLink { latency: 0.0, bandwidth: 1e9 };
     let outside = NetworkLink { latency: 0.0, bandwidth: 10.0 };
     let found = |hosts: Vec<usize>, options: &[(&str, &str)]| {
@@ -596,7 +596,7 @@ fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
         let of_rank = hosts.iter().enumerate().flat_map(|(host, ranks)| vec![host; *ranks]).collect();
         let network = Network::of_links(of_rank, inside, outside);
         let columns = Columns::from([((1, 1), Ok(column(4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
-        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (4, None)) };
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (2, None)) };
         let fixed = [
             ("dist.tensor_parallel_size", "1"),
             ("dist.expert_parallel_size", "1"),
@@ -605,10 +605,52 @@ fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
         ];
         search(&judge, &given(4, &[&fixed[..], options].concat()), 4).unwrap()
     };
-    let (free, plain) = (found(vec![2, 2], &[]), found(vec![2, 2], &[("dist.order", "data_pipeline_tensor")]));
+    let (free, plain) = (found(vec![2, 2], &[]), found(vec![2, 2], &[("dist.order", "data,pipeline,tensor")]));
     assert_eq!(free.best().config().dist.order, RankOrder::PipelineDataTensor, "{free}");
     assert!(free.best().seconds() < plain.best().seconds() - 1.0, "{free} {plain}");
     // On one host all lie alike.
     let one = found(vec![4], &[]);
     assert!([one.best()].into_iter().chain(one.next()).all(|choice| !choice.words().contains("neighbours")), "{one}");
+}
+
+#[test]
+fn a_layout_that_cannot_be_run_is_left_out_and_a_run_that_fails_is_named() {
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let found = || found_over(link, &[1.0; 2], (4, 8), &[]);
+    let first = found().best().words().to_string();
+    let mut runs = 0;
+    let measured = found().measured(2, |_| {
+        runs += 1;
+        Ok(if runs == 1 { Err("too little".to_string()) } else { Ok(1.0) })
+    });
+    let measured = measured.unwrap();
+    assert!(measured.best().measured() == Some(1.0) && measured.best().words() != first, "{measured}");
+    assert!(measured.refused().contains(&(first.clone(), "auto.measure could not run it: too little".to_string())));
+    let none = found().measured(2, |_| Ok(Err("too little".to_string()))).unwrap_err().to_string();
+    assert!(none.contains("auto.measure = 2: none of the best layouts") && none.contains("too little"), "{none}");
+    let failed = found().measured(1, |_| Err(crate::Error::invalid("a peer is gone"))).unwrap_err().to_string();
+    assert!(failed.contains(&format!("runs {first}, and that failed: a peer is gone")), "{failed}");
+}
+
+#[test]
+fn what_is_put_away_by_its_own_option_is_told() {
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let told = |options: &[(&str, &str)]| found_over(link, &[1.0; 2], (4, 8), options).best().to_string();
+    assert!(told(&[("offload.optimizer_state", "host")]).contains("not counted: what moves between the device"));
+    assert!(!told(&[]).contains("not counted: what moves"));
+}
+
+#[test]
+fn what_has_no_effect_on_paper_is_refused() {
+    let machine = crate::cost::Machine::from_toml(
+        "[[host]]\ncount = 1\ndevices = [{ class = \"c\", count = 2 }]\ninside = { alpha_us = 1, gb_per_s = 1 }\n\
+         outside = { alpha_us = 1, gb_per_s = 1 }\n[class.c]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n",
+    );
+    let task = super::PaperTask { rows: 2, dtype: burn::tensor::DType::F32, state: OptimizerState::PerElement(2) };
+    for option in [("auto.measure", "2"), ("auto.calibration", "costs.json"), ("auto.speeds", "1,2")] {
+        let given = given(2, &[option]);
+        let told = super::search_on_paper(&given, machine.as_ref().unwrap(), &task, |_, _| Ok(Vec::new()));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains(option.0) && told.contains("leave it out"), "{told}");
+    }
 }
