@@ -88,10 +88,12 @@ fn links(Args { ranks, fast, .. }: &Args) -> epl::Result<Machine> {
             devices.collect::<Vec<_>>().join(", ")
         );
     }
-    Machine::from_toml(&format!(
-        "{hosts}[class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n\
-         [class.fast]\nmemory_gb = 1\ntflops = {FASTER}\nmemory_gb_per_s = 1\n"
-    ))
+    for (class, tflops) in [("slow", 1), ("fast", FASTER)] {
+        if hosts.contains(&format!("\"{class}\"")) {
+            hosts += &format!("[class.{class}]\nmemory_gb = 1\ntflops = {tflops}\nmemory_gb_per_s = 1\n");
+        }
+    }
+    Machine::from_toml(&hosts)
 }
 
 #[derive(Module, Debug)]

@@ -12,6 +12,7 @@ use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::Activations;
+use crate::stable_hash::stable_hash;
 use crate::system::processor;
 
 /// What is known of this program on this machine.
@@ -61,7 +62,8 @@ impl Calibration {
     pub fn read(epl: &Epl) -> Result<Self> {
         let file = Some(&epl.config().auto.calibration).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(file) = file else { return Ok(Self::default()) };
-        let of = shared(epl.world(), || program(epl))?;
+        let machines = machines(epl)?;
+        let of = shared(epl.world(), || program(epl, machines))?;
         let text = shared(epl.world(), || {
             let all = read(&file)?;
             // Before anything is measured that could not be kept.
@@ -172,8 +174,49 @@ fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>) -> Result
     if told[1] > 0.0 { Err(Error::invalid(text)) } else { Ok(text) }
 }
 
+/// A number that another machine, device or host of any rank changes. Collective.
+fn machines(epl: &Epl) -> Result<u64> {
+    let own = stable_hash(&format!(
+        "{} {} {} {:?}",
+        epl_comm::host_name().unwrap_or_default(),
+        processor(),
+        std::thread::available_parallelism().map_or(1, usize::from),
+        epl.place().device(),
+    ));
+    let (world, mut told) = (epl.world(), vec![0.0; 2 * epl.world().size()]);
+    // Each half of a hash is a whole number that f64 has.
+    told[2 * world.rank()..][..2].copy_from_slice(&[(own >> 32) as f64, (own & 0xffff_ffff) as f64]);
+    Ok(stable_hash(&format!("{:?}", world.all_reduce_values(&told, ReduceOp::Max)?)))
+}
+
+/// The arguments of a program that may change what is measured: not those that say something of a search, such as `auto.measure=3`,
+/// `--auto` or `--set auto.measure=3`.
+fn arguments(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for argument in all {
+        let said = argument.trim_start_matches('-');
+        if said != "auto" && !said.starts_with("auto.") {
+            kept.push(argument);
+        } else if kept.last().is_some_and(|before| before == "--set") {
+            kept.pop();
+        }
+    }
+    kept
+}
+
+/// Variables of the environment by which the same program takes another time.
+fn environment(all: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
+    // Where ranks of NCCL meet is another place in every run.
+    let matters = |name: &str| {
+        ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].contains(&name) || name.starts_with("NCCL_") && name != "NCCL_COMM_ID"
+    };
+    let mut kept: Vec<(String, String)> = all.filter(|(name, _)| matters(name)).collect();
+    kept.sort();
+    kept
+}
+
 /// What measures are of, beside a model: another program, machine, transport, other ranks or another device take another time.
-fn program(epl: &Epl) -> Result<String> {
+fn program(epl: &Epl, machines: u64) -> Result<String> {
     let built = std::env::current_exe().and_then(std::fs::metadata).and_then(|file| {
         let time = file.modified()?.duration_since(UNIX_EPOCH).map_err(std::io::Error::other)?;
         Ok((file.len(), time.as_secs()))
@@ -184,9 +227,13 @@ fn program(epl: &Epl) -> Result<String> {
         ))
     })?;
     Ok(format!(
-        "{} of {bytes} bytes, built at {time}, with {:?}; on {}, {}, {} cores; workers {:?} on hosts {:?} over {}, {:?}, {} calls at once",
+        "{} of {bytes} bytes, built at {time}, with {:?} and {:?}; on {}, {}, {} cores, of all ranks {machines:016x}; workers {:?} on \
+         hosts {:?} over {}, {:?}, {} calls at once",
         env!("CARGO_PKG_VERSION"),
-        std::env::args().skip(1).filter(|argument| !argument.contains("auto")).collect::<Vec<_>>(),
+        arguments(std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())),
+        environment(
+            std::env::vars_os().filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
+        ),
         epl_comm::host_name().unwrap_or_default(),
         processor(),
         std::thread::available_parallelism().map_or(1, usize::from),
@@ -196,4 +243,23 @@ fn program(epl: &Epl) -> Result<String> {
         epl.place().device(),
         epl.world().lanes(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_something_of_a_search_alone_is_left_out() {
+        let of = |words: &str| arguments(words.split(' ').map(str::to_string)).join(" ");
+        assert_eq!(
+            of("--auto --rows 4 auto.measure=3 --set auto.calibration=costs.json --set zero.level=v1"),
+            "--rows 4 --set zero.level=v1"
+        );
+        assert_eq!(of("--model autoencoder --data /data/automobiles"), "--model autoencoder --data /data/automobiles");
+        let of =
+            |all: &[(&str, &str)]| environment(all.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+        let kept = of(&[("RAYON_NUM_THREADS", "2"), ("HOME", "/root"), ("NCCL_COMM_ID", "a:1"), ("NCCL_ALGO", "Ring")]);
+        assert_eq!(kept.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["NCCL_ALGO", "RAYON_NUM_THREADS"]);
+    }
 }

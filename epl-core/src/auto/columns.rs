@@ -73,7 +73,6 @@ pub(super) fn measured_rows(batch: usize, ranks: usize) -> Vec<usize> {
 /// A model whose layers are divided in one way, before it is measured.
 pub(super) struct SurveyedModel<M> {
     lazy: LazyModel<M>,
-    division: (usize, usize),
     rows: Vec<usize>,
     /// Whether activations are to be known.
     is_bounded: bool,
@@ -97,31 +96,48 @@ impl OwnColumn {
     }
 }
 
-/// A model whose layers are divided over so many tensor and expert ranks.
+/// A model whose layers are divided over so many tensor and expert ranks, for steps of so many rows. Nothing of it runs.
 ///
 /// # Errors
 ///
-/// When its layers cannot be.
+/// When its scopes say its layout.
 pub(super) fn survey<M: Model>(
     epl: &Epl,
     division: (usize, usize),
     model: &mut dyn FnMut(&Place) -> M,
-    (sample, is_kept): (&mut Sample<'_, M::Batch>, bool),
+    rows: usize,
 ) -> Result<SurveyedModel<M>> {
     let thought = epl.in_thought(measuring(epl.config(), division.0, division.1)?)?;
     let lazy = thought.plan(|place| model(place))?;
     check_scopes(&lazy, epl.wanted().is_some() && !epl.config().searches())?;
-    let rows = measured_rows(sample.rows(), epl.cluster().world_size());
+    let rows = measured_rows(rows, epl.cluster().world_size());
     let is_bounded = epl.config().offload.device_bytes.is_some();
-    let mut surveyed = SurveyedModel { lazy, division, rows, is_bounded, known_as: None };
-    if is_kept {
-        let (shapes, _) = surveyed.shapes(0, sample)?;
-        surveyed.known_as = Some((surveyed.key(&thought, &shapes), shapes));
-    }
-    Ok(surveyed)
+    Ok(SurveyedModel { lazy, rows, is_bounded, known_as: None })
 }
 
 impl<M: Model> SurveyedModel<M> {
+    /// The same, laid out for an optimizer; where measures are kept in a file, it runs once, without being timed.
+    ///
+    /// # Errors
+    ///
+    /// When no layer is divided so, or the optimizer cannot be; when a segment cannot be run.
+    pub fn laid_for<O: OptimizerConfig>(
+        mut self,
+        optimizer: &O,
+        sample: &mut Sample<'_, M::Batch>,
+        is_kept: bool,
+    ) -> Result<Self> {
+        check_divided::<O>(self.lazy.plan())?;
+        self.lazy.builder = self.lazy.builder.laid_for(optimizer)?;
+        if is_kept {
+            let batch = sample.batch(self.rows[0], self.lazy.place.device())?;
+            let (shapes, _) = self.shapes(0, sample)?;
+            let key = self.key(&shapes, &self.lazy.model.batch_tensors().shapes(&batch));
+            self.known_as = Some((key, shapes));
+        }
+        Ok(self)
+    }
+
     /// What is known of its segments.
     pub fn known<'a>(&self, file: &'a Calibration) -> Option<&'a MeasuredSegments> {
         let (key, _) = self.known_as.as_ref()?;
@@ -132,13 +148,8 @@ impl<M: Model> SurveyedModel<M> {
     ///
     /// # Errors
     ///
-    /// When a segment cannot be run, or the optimizer not be divided so.
-    pub fn column<O: OptimizerConfig>(
-        self,
-        optimizer: &O,
-        known: Option<&MeasuredSegments>,
-        sample: &mut Sample<'_, M::Batch>,
-    ) -> Result<OwnColumn> {
+    /// When a segment cannot be run.
+    pub fn column(self, known: Option<&MeasuredSegments>, sample: &mut Sample<'_, M::Batch>) -> Result<OwnColumn> {
         let (shapes, segments) = match (known, &self.known_as) {
             (Some(known), Some((_, shapes))) => (shapes.clone(), known.clone()),
             _ => {
@@ -149,11 +160,9 @@ impl<M: Model> SurveyedModel<M> {
                 )
             }
         };
-        let Self { lazy, division, rows, known_as, .. } = self;
-        check_divided::<O>(lazy.plan(), division)?;
-        let builder = lazy.builder.laid_for(optimizer)?;
+        let Self { lazy, rows, known_as, .. } = self;
         let shapes = ShapesOverRows::through(shapes, [rows[0], rows[1]])?;
-        Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder, shapes, segments })
+        Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder: lazy.builder, shapes, segments })
     }
 
     fn shapes(&self, repeats: usize, sample: &mut Sample<'_, M::Batch>) -> Result<(StepShapes, Vec<Vec<[f64; 2]>>)> {
@@ -177,17 +186,17 @@ impl<M: Model> SurveyedModel<M> {
         self.lazy.activations(rows, |_, _| batches.next().expect("there is one for each number of rows"))
     }
 
-    /// What segments take is the same where this is: a model's parameters, what it calls and sends for so many rows, and the
+    /// What segments take is the same where this is: a model's parameters, what it reads, calls and sends for so many rows, and the
     /// options.
-    fn key(&self, thought: &Epl, shapes: &StepShapes) -> String {
+    fn key(&self, shapes: &StepShapes, batch: &[Vec<usize>]) -> String {
         let of = |record: &ParamRecord| {
             let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
             format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
         };
         let records: Vec<String> = self.lazy.builder.parameters().iter().map(of).collect();
         let (StepShapes { calls, carries, .. }, Self { rows, is_bounded, .. }) = (shapes, self);
-        let config = thought.config().to_toml();
-        let text = format!("{records:?} {rows:?} {is_bounded} {calls:?} {carries:?} {config}");
+        let config = self.lazy.builder.config.to_toml();
+        let text = format!("{records:?} {rows:?} {is_bounded} {batch:?} {calls:?} {carries:?} {config}");
         format!("{:016x}", stable_hash(&text))
     }
 }
@@ -214,8 +223,8 @@ fn check_scopes<M: Model>(lazy: &LazyModel<M>, is_planned: bool) -> Result<()> {
 }
 
 /// Refuses to divide what no layer divides, and what the optimizer cannot update in slices.
-fn check_divided<O: OptimizerConfig>(plan: &Plan, (tensor, expert): (usize, usize)) -> Result<()> {
-    for (axis, ranks) in [(Axis::Tensor, tensor), (Axis::Expert, expert)] {
+fn check_divided<O: OptimizerConfig>(plan: &Plan) -> Result<()> {
+    for (axis, ranks) in [Axis::Tensor, Axis::Expert].map(|axis| (axis, plan.mesh.size(axis))) {
         let mut cut = plan.records().iter().filter(|record| record.is_cut_over(axis));
         match cut.next() {
             None if ranks > 1 => {

@@ -27,7 +27,7 @@ impl Epl {
     where
         M::Batch: 'static,
     {
-        let sample = || Sample::of(data);
+        let sample = || Ok::<_, crate::Error>(Sample::of(data)?.on(self.context()));
         if self.config().searches() {
             wanted.note_search(self.config());
         }
@@ -66,7 +66,7 @@ impl Epl {
         model: &mut dyn FnMut(&Place) -> M,
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Option<Activations>> {
-        columns::survey(self, self.division(), model, (sample, false))?.stored(sample)
+        columns::survey(self, self.division(), model, sample.rows())?.stored(sample)
     }
 
     /// What a step takes on a cluster that is described, in words: segments take what they take here, collectives what its links let
@@ -96,6 +96,7 @@ impl Epl {
         }
         let bounded = self.with_config(config)?;
         search::check_search(bounded.config(), sample.rows())?;
+        search::check_described(bounded.config())?;
         let divisions = search::divisions(bounded.config(), all.len());
         CostTable::measured(&bounded, divisions, model, optimizer, sample, Some(machine))?.search(bounded.config())
     }

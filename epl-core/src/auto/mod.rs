@@ -51,9 +51,13 @@ pub use table::CostTable;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
-    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload; where devices are
-    /// not alike also the order of ranks, and how rows are divided over replicas. What the configuration gives is a constraint. No layout changes the mathematics, and neither the global batch nor options that lose
-    /// precision are touched. Collective.
+    /// pipeline × tensor × expert, where stages are cut, micro-batches, schedule, what is run again, ZeRO and offload; on several
+    /// hosts, or where devices are not alike, also the order of ranks, and for the latter how rows are divided over replicas. What
+    /// the configuration gives is a constraint, but for defaults in a file, as saved configurations have all of them. Collective.
+    ///
+    /// No layout changes the mathematics, and neither the global batch nor options that lose precision are touched: where layers
+    /// take something over the rows of a micro-batch or of a replica, the number of these stays ([`Found::kept`]), and where
+    /// `io.slicing` divides files, who reads which.
     ///
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
@@ -70,10 +74,11 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<Found> {
         search::check_search(self.config(), sample.rows())?;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?;
         let found = table.found(self.config())?;
@@ -92,10 +97,11 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<Choice> {
         let mesh = self.context().mesh();
         let own = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         CostTable::measured(&epl, vec![own], &mut model, optimizer, &mut sample, None)?.explain(self.config())
     }
@@ -110,9 +116,10 @@ impl Epl {
         &self,
         mut model: impl FnMut(&Place) -> M,
         optimizer: &O,
-        mut sample: Sample<'_, M::Batch>,
+        sample: Sample<'_, M::Batch>,
     ) -> Result<CostTable> {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
+        let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)
     }
@@ -164,7 +171,7 @@ impl Epl {
         M::Batch: 'static,
     {
         let epl = match self.config().auto.discover {
-            true => self.discovering(&mut model, &mut Sample::of(data)?)?,
+            true => self.discovering(&mut model, &mut Sample::of(data)?.on(self.context()))?,
             false => self.clone(),
         };
         if let Some(wanted) = epl.wanted() {

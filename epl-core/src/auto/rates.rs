@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use epl_comm::{Event, EventKind, ReduceOp};
+use epl_comm::ReduceOp;
 
 use super::columns::measuring;
 use crate::cost::Rates;
@@ -13,6 +13,7 @@ use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::model::whole::WithLoss;
+use crate::offload::is_host;
 use crate::optim::OptimizerConfig;
 use crate::probe::measure::wait;
 use crate::search::reset;
@@ -26,7 +27,7 @@ const REPEATS: usize = 5;
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {
     let device = epl.place().device().clone().inner();
-    let own = [update(epl, optimizer)?, copy(&device), lost(epl, &device)?];
+    let own = [update(epl, optimizer)?, copy(&device)?, lost(epl, &device)?];
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
     Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2] })
 }
@@ -51,45 +52,72 @@ fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
     }
 }
 
+/// The columns of matrices of WIDTH rows by which what an element takes is told from what a call does: on a device that has memory
+/// of its own they are larger, as calls are a larger part there.
+fn columns(device: &Device) -> [usize; 2] {
+    let most = if is_host(device) { WIDTH } else { 8 * WIDTH };
+    [most / 4, most]
+}
+
+/// Seconds of an element more, by the seconds of two numbers of them.
+fn slope([(few, short), (many, long)]: [(usize, f64); 2]) -> f64 {
+    match long > short {
+        true => (long - short) / (many - few) as f64,
+        // Something came between.
+        false => long / many as f64,
+    }
+}
+
 /// Of a model that is one matrix, in a world of one rank.
 fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
+    let [few, many] = columns(epl.place().device()).map(|columns| {
+        let seconds = seconds_of_update(epl, optimizer, columns)?;
+        Ok::<_, Error>((columns * WIDTH, seconds))
+    });
+    Ok(slope([few?, many?]))
+}
+
+fn seconds_of_update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, columns: usize) -> Result<f64> {
     let mut config = measuring(epl.config(), 1, 1)?;
     config.set("dist.data_parallel_size", 1)?;
     reset(&mut config, &["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"])?;
     let alone = epl.in_thought(config)?;
     let layer = |at: &crate::Place| {
         let loss = |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()).mean();
-        WithLoss::new(LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(at), loss)
+        WithLoss::new(LinearConfig::new(WIDTH, columns).with_bias(false).init(at), loss)
     };
     let mut engine = Engine::build(&alone, layer, optimizer)?;
+    let device = alone.place().device();
     let mut seconds = Vec::new();
     for _ in 0..REPEATS {
-        let rows = Tensor::ones([1, WIDTH], alone.place().device());
-        let context = engine.context().clone();
-        let (report, events) = context.record_calls(|| engine.step(vec![MicroBatch::new(rows, [0])], 1e-3))?;
-        report?;
-        seconds.push(
-            events.iter().filter(|event| is_update(event)).map(|event| (event.end - event.begin).as_secs_f64()).sum(),
-        );
+        let rows = Tensor::ones([1, WIDTH], device);
+        let accumulated = engine.accumulate(vec![MicroBatch::new(rows, [0])])?;
+        seconds.push(seconds_of(device, || engine.apply(accumulated, 1e-3).map(drop))?);
     }
-    Ok(least(seconds) / (WIDTH * WIDTH) as f64)
+    Ok(least(seconds))
 }
 
-fn is_update(event: &Event) -> bool {
-    matches!(&event.kind, EventKind::Span(what) if what == "update in the model")
+/// Seconds until a device is done with something, which it may do by itself.
+fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    wait(device)?;
+    let begin = Instant::now();
+    work()?;
+    wait(device)?;
+    Ok(begin.elapsed().as_secs_f64())
 }
 
 /// Seconds to read and write a byte once: of a sum, which reads two and writes one.
-fn copy(device: &Device) -> f64 {
-    let x = Tensor::<2>::ones([WIDTH, WIDTH], device);
-    let time = || {
-        let begin = Instant::now();
-        let sum = x.clone() + x.clone();
-        // A device that works by itself is done when something was read.
-        let _ = sum.slice([0..1, 0..1]).into_data();
-        begin.elapsed().as_secs_f64()
-    };
-    least((0..REPEATS).map(|_| time()).collect()) / (WIDTH * WIDTH * size_of::<f32>()) as f64
+fn copy(device: &Device) -> Result<f64> {
+    let [few, many] = columns(device).map(|columns| {
+        let x = Tensor::<2>::ones([WIDTH, columns], device);
+        let sum = || {
+            let _ = x.clone() + x.clone();
+            Ok(())
+        };
+        let all = (0..REPEATS).map(|_| seconds_of(device, sum)).collect::<Result<Vec<_>>>()?;
+        Ok::<_, Error>((WIDTH * columns * size_of::<f32>(), least(all)))
+    });
+    Ok(slope([few?, many?]))
 }
 
 /// The share of a started collective that the rank's own computing loses. Collective.
@@ -138,4 +166,17 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
 /// The least of all but the first.
 fn least(times: Vec<f64>) -> f64 {
     times[1..].iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_takes_is_no_part_of_an_element() {
+        // A call takes one second, and a thousand elements one more.
+        let call = |elements: usize| (elements, 1.0 + 1e-3 * elements as f64);
+        assert!((slope([call(1000), call(4000)]) - 1e-3).abs() < 1e-12);
+        assert!((slope([(1000, 4.0), (4000, 4.0)]) - 1e-3).abs() < 1e-12);
+    }
 }

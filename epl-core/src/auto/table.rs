@@ -27,6 +27,8 @@ pub struct CostTable {
     devices: ClusterDevices,
     /// The speeds that were given.
     speeds: Option<Vec<usize>>,
+    /// Whether a description says what its devices and links are.
+    is_described: bool,
     rates: Rates,
     state: OptimizerState,
     rows: usize,
@@ -51,13 +53,14 @@ impl CostTable {
         let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         let (given, mut seconds) = (speeds::given(epl)?, 0.0);
         for division in divisions {
-            let surveyed = columns::survey(epl, division, model, (sample, known.is_on()));
+            let surveyed = columns::survey(epl, division, model, sample.rows())
+                .and_then(|surveyed| surveyed.laid_for(optimizer, sample, known.is_on()));
             // All measure, or none does.
             let is_known = surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some());
             let is_known = world.all_reduce_values(&[f64::from(is_known)], ReduceOp::Min)?[0] > 0.0;
             let own = surveyed.and_then(|surveyed| {
                 let segments = surveyed.known(&known).filter(|_| is_known);
-                surveyed.column(optimizer, segments, sample)
+                surveyed.column(segments, sample)
             });
             let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
             let column = columns::agreed(world, own, &mut known)?;
@@ -89,6 +92,7 @@ impl CostTable {
             network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
             devices,
             speeds: epl.config().auto.speeds.clone(),
+            is_described: false,
             rates,
             state: optimizer.state()?,
             rows: sample.rows(),
@@ -117,7 +121,8 @@ impl CostTable {
             )));
         }
         let (network, devices) = (machine.network()?, machine.devices());
-        Ok(Self { network, devices, speeds: None, cluster, rates: Rates { lost: 0.0, ..self.rates }, ..self })
+        let rates = Rates { lost: 0.0, ..self.rates };
+        Ok(Self { network, devices, speeds: None, is_described: true, cluster, rates, ..self })
     }
 
     /// The layout that takes least, of those that what is given allows: see [`Epl::search`].
@@ -139,10 +144,17 @@ impl CostTable {
         search::check_search(given, self.rows)?;
         self.check_bound(given)?;
         self.check_discovers(given)?;
-        if given.auto.speeds != self.speeds {
+        if self.is_described {
+            search::check_described(given)?;
+        } else if given.auto.speeds != self.speeds {
+            let told = |speeds: &Option<Vec<usize>>| match speeds {
+                Some(speeds) => format!("auto.speeds = {speeds:?}"),
+                None => "no auto.speeds".to_string(),
+            };
             return Err(Error::invalid(format!(
-                "auto.speeds = {:?}, and the costs are of {:?}; measure under a configuration that gives the same",
-                given.auto.speeds, self.speeds
+                "there is {}, and costs were measured with {}; measure under a configuration that gives the same",
+                told(&given.auto.speeds),
+                told(&self.speeds)
             )));
         }
         if given.offload.device_bytes.is_none() && search::is_fixed(given, "auto.margin") {

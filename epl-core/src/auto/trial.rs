@@ -18,25 +18,32 @@ use crate::probe::measure::wait;
 /// Steps of a layout that do not count, and that do.
 const STEPS: [usize; 2] = [2, 5];
 
-/// The median of some steps in a layout, each until the last rank is done. Collective.
+/// The median of some steps in a layout, each until the last rank is done; or why a rank cannot build its engine, and so none runs.
+/// Collective.
 ///
 /// # Errors
 ///
-/// When the engine cannot be built, or a step fails.
+/// When a step or a peer fails.
 pub(super) fn seconds<M: Model, O: OptimizerConfig>(
     epl: &Epl,
     config: &Config,
     model: &mut dyn FnMut(&Place) -> M,
     optimizer: &O,
     sample: &mut Sample<'_, M::Batch>,
-) -> Result<f64> {
+) -> Result<Result<f64, String>> {
     // A trace is of the run, not of what is tried before it.
     let config = Config { profile: Config::default().profile, ..config.clone() };
     let epl = epl.with_config(config.clone())?.unwanted();
     let micro_batches = config.num_micro_batch(epl.context().mesh().replicas())?;
     let (world, shard) = (epl.world().clone(), BatchShard::of(epl.context(), micro_batches)?);
     let device = epl.place().device().clone().inner();
-    let mut engine = Engine::build(&epl, |place| model(place), optimizer)?.into_trial();
+    let built = Engine::build(&epl, |place| model(place), optimizer);
+    let is_failed = world.all_reduce_values(&[f64::from(built.is_err())], ReduceOp::Max)?[0] > 0.0;
+    let mut engine = match built {
+        Err(error) => return Ok(Err(error.to_string())),
+        Ok(_) if is_failed => return Ok(Err("another rank could not build it".to_string())),
+        Ok(engine) => engine.into_trial(),
+    };
     let mut seconds = Vec::new();
     for _ in 0..STEPS.iter().sum() {
         let mut step = Vec::with_capacity(micro_batches);
@@ -54,5 +61,5 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
     }
     let mut slowest = world.all_reduce_values(&seconds[STEPS[0]..], ReduceOp::Max)?;
     slowest.sort_by(f64::total_cmp);
-    Ok(slowest[slowest.len() / 2])
+    Ok(Ok(slowest[slowest.len() / 2]))
 }

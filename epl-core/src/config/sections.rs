@@ -248,8 +248,9 @@ options! {
     }
     /// What EPL chooses by itself.
     auto: AutoConfig {
-        /// Choose what is not given: with pipeline.num_stages, the stages; without, the whole layout, by a search. No scope may be
-        /// opened then.
+        /// Choose what is not given: with pipeline.num_stages, the stages; without, the whole layout, by a search. What a file gives at
+        /// its default is chosen, too, as saved configurations have all options: elsewhere it counts as given. No scope may be opened
+        /// then.
         auto_parallel: bool = false, ValueKind::Switch, Implemented;
         /// By how much the search takes an estimate of a device's memory to be too low, as a part of it: 0.09 is 9 %. With a bound of
         /// that memory, such as offload.device_bytes.

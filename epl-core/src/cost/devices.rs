@@ -1,4 +1,4 @@
-//! ClusterDevices that are not alike.
+//! How fast devices are beside the slowest of them, and how much memory they have.
 
 /// What a device is, beside the slowest ones.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -78,6 +78,31 @@ fn is_above_0(number: &f64) -> bool {
     number.is_finite() && *number > 0.0
 }
 
+impl HostKind {
+    /// What is wrong with its numbers, and what to give.
+    fn fault(&self) -> Option<String> {
+        let above = |field: String, number: String| Some(format!("{field} = {number}; give a number above 0"));
+        if self.count == 0 {
+            return above("count".to_string(), "0".to_string());
+        }
+        if self.devices.is_empty() {
+            return Some("devices = []; name a class and how many of it there are".to_string());
+        }
+        if let Some(devices) = self.devices.iter().find(|devices| devices.count == 0) {
+            return above(format!("count of its devices of class {:?}", devices.class), "0".to_string());
+        }
+        for (name, link) in [("inside", &self.inside), ("outside", &self.outside)] {
+            if !is_above_0(&link.gb_per_s) {
+                return above(format!("{name}.gb_per_s"), link.gb_per_s.to_string());
+            }
+            if !link.alpha_us.is_finite() || link.alpha_us < 0.0 {
+                return Some(format!("{name}.alpha_us = {}; give a number of at least 0", link.alpha_us));
+            }
+        }
+        None
+    }
+}
+
 impl Machine {
     /// Reads a description.
     ///
@@ -105,20 +130,12 @@ impl Machine {
     fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::invalid(format!("a cluster's description: {what}")));
         if self.host.is_empty() {
-            return wrong("there is no [[host]]".to_string());
+            return wrong("there is no [[host]]; add one".to_string());
         }
         let mut classes: Vec<&str> = Vec::new();
-        for host in &self.host {
-            let links = [host.inside.gb_per_s, host.outside.gb_per_s];
-            let counts = host.devices.iter().map(|devices| devices.count).chain([host.count]);
-            if counts.into_iter().any(|count| count == 0) || host.devices.is_empty() || !links.iter().all(is_above_0) {
-                return wrong("hosts, devices and gb_per_s are above 0".to_string());
-            }
-            if [host.inside.alpha_us, host.outside.alpha_us]
-                .iter()
-                .any(|latency| !latency.is_finite() || *latency < 0.0)
-            {
-                return wrong("alpha_us is at least 0".to_string());
+        for (number, host) in self.host.iter().enumerate() {
+            if let Some(fault) = host.fault() {
+                return wrong(format!("[[host]] {}: {fault}", number + 1));
             }
             classes.extend(host.devices.iter().map(|devices| &*devices.class));
         }
@@ -128,14 +145,23 @@ impl Machine {
         };
         let ranks = self.host.iter().map(of_host).try_fold(0_usize, |sum, ranks| sum.checked_add(ranks?));
         if ranks.is_none_or(|ranks| ranks > MOST_RANKS) {
-            return wrong(format!("there are more than {MOST_RANKS} devices"));
+            let told = ranks.map_or("as many devices as no number has".to_string(), |ranks| format!("{ranks} devices"));
+            return wrong(format!("there are {told}, more than {MOST_RANKS}; give smaller counts"));
         }
         if let Some(name) = classes.iter().find(|name| !self.class.contains_key(**name)) {
-            return wrong(format!("there is a device of class {name:?} and no [class.{name}]"));
+            return wrong(format!(
+                "there is a device of class {name:?} and no [class.{name}]; add it, or name another class"
+            ));
+        }
+        if let Some(name) = self.class.keys().find(|name| !classes.contains(&name.as_str())) {
+            return wrong(format!(
+                "no host has a device of [class.{name}]; name it in a host's devices, or leave it out"
+            ));
         }
         for (name, DeviceClass { memory_gb, tflops, memory_gb_per_s }) in &self.class {
-            if ![memory_gb, tflops, memory_gb_per_s].into_iter().all(is_above_0) {
-                return wrong(format!("the numbers of [class.{name}] are above 0"));
+            let numbers = [("memory_gb", memory_gb), ("tflops", tflops), ("memory_gb_per_s", memory_gb_per_s)];
+            if let Some((field, number)) = numbers.into_iter().find(|(_, number)| !is_above_0(number)) {
+                return wrong(format!("{field} = {number} of [class.{name}]; give a number above 0"));
             }
         }
         Ok(())
@@ -219,13 +245,20 @@ mod tests {
         let seconds = |to: usize| network.seconds(epl_comm::Operation::Send, 300_000_000, &[0, to]);
         assert!((seconds(1) - 1.008e-3).abs() < 1e-9 && (seconds(4) - 2.402e-2).abs() < 1e-9, "{}", seconds(4));
         for (from, to, told) in [
-            ("count = 2", "count = 0", "above 0"),
+            ("count = 2", "count = 0", "[[host]] 1: count = 0; give a number above 0"),
+            ("count = 4 }", "count = 0 }", "[[host]] 1: count of its devices of class \"fast\" = 0"),
+            ("gb_per_s = 50", "gb_per_s = 0", "[[host]] 1: outside.gb_per_s = 0; give a number above 0"),
             ("count = 2", "count = 4000000000000000000", "more than"),
-            ("tflops = 150", "tflops = nan", "[class.fast] are above 0"),
-            ("devices = [{ class = \"fast\", count = 4 }]", "devices = []", "above 0"),
-            ("tflops = 150", "tflops = 0", "[class.fast] are above 0"),
+            ("tflops = 150", "tflops = nan", "tflops = NaN of [class.fast]"),
+            ("devices = [{ class = \"fast\", count = 4 }]", "devices = []", "devices = []; name a class"),
+            ("tflops = 150", "tflops = 0", "tflops = 0 of [class.fast]; give a number above 0"),
             ("class = \"fast\"", "class = \"slow\"", "no [class.slow]"),
-            ("alpha_us = 8", "alpha_us = -8", "at least 0"),
+            (
+                "[class.fast]",
+                "[class.none]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n[class.fast]",
+                "has a device of [class.none]",
+            ),
+            ("alpha_us = 8", "alpha_us = -8", "inside.alpha_us = -8; give a number of at least 0"),
             ("memory_gb = 80", "memory = 80", "memory"),
         ] {
             let error = Machine::from_toml(&DESCRIBED.replacen(from, to, 1)).unwrap_err().to_string();

@@ -31,11 +31,12 @@ pub trait Batch: Sized {
     fn float_types(&self, _types: &mut FloatTypes) {}
 }
 
-/// The types of a batch's tensors of floats, by the names of its fields.
+/// The types of a batch's tensors of floats, by the names of its fields; and the shapes of all its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct FloatTypes {
     path: Vec<String>,
     found: Vec<(String, DType)>,
+    shapes: Vec<Vec<usize>>,
 }
 
 impl FloatTypes {
@@ -54,12 +55,21 @@ impl<const D: usize> Batch for Tensor<D> {
 
     fn float_types(&self, types: &mut FloatTypes) {
         types.found.push((types.path.join("."), self.dtype()));
+        types.shapes.push(self.dims().to_vec());
     }
 }
 
-impl<const D: usize> Batch for Tensor<D, Int> {}
+impl<const D: usize> Batch for Tensor<D, Int> {
+    fn float_types(&self, types: &mut FloatTypes) {
+        types.shapes.push(self.dims().to_vec());
+    }
+}
 
-impl<const D: usize> Batch for Tensor<D, Bool> {}
+impl<const D: usize> Batch for Tensor<D, Bool> {
+    fn float_types(&self, types: &mut FloatTypes) {
+        types.shapes.push(self.dims().to_vec());
+    }
+}
 
 impl<T> Batch for Vec<T> {}
 
@@ -123,6 +133,13 @@ impl<B> BatchTensors<B> {
         let mut types = FloatTypes::default();
         (self.float_types)(batch, &mut types);
         types.found
+    }
+
+    /// The shapes of its tensors.
+    pub(crate) fn shapes(&self, batch: &B) -> Vec<Vec<usize>> {
+        let mut types = FloatTypes::default();
+        (self.float_types)(batch, &mut types);
+        types.shapes
     }
 }
 

@@ -314,8 +314,8 @@ impl Place {
     }
 
     /// Declares that a layer takes something over all rows of a micro-batch, of all replicas, such as the statistics of a batch norm:
-    /// with another number of micro-batches a step computes something else. A search leaves that number as it is, and a plan of
-    /// several names what was declared.
+    /// with another number of micro-batches a step computes something else. A search leaves that number as it is, and where it is not
+    /// one, also the number of replicas, as it decides which rows these are; a plan of several names what was declared.
     ///
     /// ```
     /// # use epl_core::Place;
@@ -325,6 +325,13 @@ impl Place {
     /// ```
     pub fn declare_over_micro_batch(&self, what: &'static str) {
         self.build.declare_over_micro_batch(what);
+    }
+
+    /// Declares that a layer takes something over the rows that one replica has of a micro-batch, without the others', as Burn's own
+    /// batch norm takes its statistics: with another number of replicas, too, a step computes something else, and a search leaves that
+    /// number as it is.
+    pub fn declare_over_replica(&self, what: &'static str) {
+        self.build.declare_over_replica(what);
     }
 
     /// The identity of a layer for random masks: the same in every layout, different for any two layers.

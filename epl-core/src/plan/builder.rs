@@ -103,9 +103,14 @@ impl PlanBuilder {
         &self.mesh
     }
 
-    /// Whether layers take something over all rows of a micro-batch.
-    pub fn is_over_micro_batch(&self) -> bool {
-        !self.survey.over_micro_batch.is_empty()
+    /// What layers take over all rows of a micro-batch.
+    pub fn over_micro_batch(&self) -> &[&'static str] {
+        &self.survey.over_micro_batch
+    }
+
+    /// What of it they take over the rows of one replica.
+    pub fn over_replica(&self) -> &[&'static str] {
+        &self.survey.over_replica
     }
 
     /// With what the device is called, and the model's segments are.

@@ -25,6 +25,8 @@ pub(crate) struct Survey {
     pub burn_layers: BurnLayers,
     /// What layers take over all rows of a micro-batch.
     pub over_micro_batch: Vec<&'static str>,
+    /// What of it they take over the rows of one replica.
+    pub over_replica: Vec<&'static str>,
     /// What discovery found of each segment; nothing before it has looked.
     pub findings: Arc<[SplitFinding]>,
 }
@@ -69,9 +71,10 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
     refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
     if !burn_layers.batch_norms.is_empty() {
-        place.build().declare_over_micro_batch("the statistics of batch norms");
+        place.build().declare_over_replica("the statistics of batch norms");
     }
-    Ok(Survey { records, burn_layers, over_micro_batch: place.build().over_micro_batch(), findings: Arc::default() })
+    let (over_micro_batch, over_replica) = (place.build().over_micro_batch(), place.build().over_replica());
+    Ok(Survey { records, burn_layers, over_micro_batch, over_replica, findings: Arc::default() })
 }
 
 /// What a parameter is a moving average of, if that is in the model.

@@ -289,18 +289,19 @@ impl<M: Model> Bench<'_, M> {
 
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
-        let records = &self.plan.params.records;
-        let model = filled(self.model.clone(), records, segment, None);
+        let (plan, records) = (self.plan, &self.plan.params.records);
+        let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
+        let batch = BatchViews::new(&model, plan, plan.half, batch);
         self.context.enter(segment);
         // The model shares them.
         let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
         // What happens once, such as the allocation of a backend's own memory, happens here.
         let untracked = model.clone().no_grad();
-        let entrance = carry.clone().map(|carry| carry.map(&mut Untrack));
-        let warm = || self.holding(segment, || self.plan.forward(self.context, &untracked, segment, entrance, batch));
-        let (left, results) = self.context.world().record(warm);
+        let entrance = carry.clone().map(|carry| plan.enter(segment, carry.map(&mut Untrack)));
+        let warm = || plan.forward(self.context, &untracked, segment, entrance, batch.of(segment));
+        let (left, results) = self.context.world().record(|| self.holding(segment, warm));
         drop(untracked);
-        let counted = || self.count(&model, segment, carry.clone(), batch);
+        let counted = || self.count((&model, &batch), segment, carry.clone());
         let counts = [counted()?, counted()?, counted()?];
         statistics.put_into(&model, records);
         let carry = carry.as_ref().map_or(0, bytes);
@@ -322,18 +323,25 @@ impl<M: Model> Bench<'_, M> {
     }
 
     /// One forward and backward of a segment, counted.
-    fn count(&self, model: &M, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<Count> {
+    fn count(
+        &self,
+        (model, batch): (&M, &BatchViews<'_, M::Batch>),
+        segment: usize,
+        carry: Option<M::Carry>,
+    ) -> Result<Count> {
         let entrance = carry.map(|carry| carry.map(&mut Track));
         self.context.enter(segment);
         let counts = || ThreadMemory::now().ok_or_else(|| Error::invalid(NOT_COUNTED));
         let before = counts()?.live;
         ThreadMemory::look_anew();
-        let forward = || self.plan.forward(self.context, model, segment, entrance.clone(), batch);
+        let enters = entrance.clone().map(|carry| self.plan.enter(segment, carry));
+        let forward = || self.plan.forward(self.context, model, segment, enters, batch.of(segment));
         let exit = self.holding(segment, forward);
         let is_last = segment + 1 == self.plan.segments.len();
-        let loss = is_last.then(|| self.holding(segment, || model.loss(exit.clone(), batch)));
+        let of_loss = || model.loss(widen_carry(exit.clone()), batch.of_loss());
+        let loss = is_last.then(|| self.holding(segment, of_loss));
         let root = match &loss {
-            Some(loss) => loss.terms.iter().map(|term| term.value.clone()).reduce(|sum, term| sum + term),
+            Some(loss) => loss.terms.iter().map(|term| widen(term.value.clone())).reduce(|sum, term| sum + term),
             None => seeded(&exit, None),
         };
         // What leaves belongs to the next segment.

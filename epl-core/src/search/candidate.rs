@@ -53,6 +53,14 @@ pub(crate) fn is_fixed(given: &Config, key: &str) -> bool {
     }
 }
 
+/// What a division of the ranks is called: into replicas, stages, slices of split layers, and replicas that share experts.
+pub(super) fn division([data, stages, tensor, expert]: [usize; 4]) -> String {
+    let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
+    let sizes: Vec<String> =
+        sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
+    if sizes.is_empty() { "1 rank".to_string() } else { sizes.join(" × ") }
+}
+
 /// A layout whose stages are not cut yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -167,11 +175,8 @@ impl Candidate {
 
     /// What it is called in a list.
     pub fn words(&self) -> String {
-        let Shape { sizes: [data, stages, tensor, expert], micro_batches, chunks, strategy, order, .. } = self.shape;
-        let sizes = [("data", data), ("stages", stages), ("tensor", tensor), ("expert", expert)];
-        let sizes: Vec<String> =
-            sizes.into_iter().filter(|(_, size)| *size > 1).map(|(axis, size)| format!("{axis} {size}")).collect();
-        let mut words = if sizes.is_empty() { "1 rank".to_string() } else { sizes.join(" × ") };
+        let Shape { sizes: sizes @ [data, stages, ..], micro_batches, chunks, strategy, order, .. } = self.shape;
+        let mut words = division(sizes);
         words += &format!(", {micro_batches} micro-batch{}", if micro_batches == 1 { "" } else { "es" });
         if stages > 1 {
             words += &format!(", {strategy}");

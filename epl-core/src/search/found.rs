@@ -5,11 +5,11 @@ use std::fmt;
 
 use toml::Value;
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, SEARCH};
 use super::judge::Judged;
-use crate::config::{Config, OffloadLevel};
-use crate::error::Result;
-use crate::memory::{Amount, MemoryEstimate, Tier};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::memory::{Amount, MemoryEstimate, Tier, Tiers};
 use crate::probe::measure::NOT_COUNTED;
 use crate::simulate::StepTime;
 
@@ -22,6 +22,8 @@ pub struct Choice {
     pub(super) words: String,
     pub(super) sizes: [usize; 4],
     pub(super) settings: Vec<(&'static str, Value)>,
+    /// Options of a search that are given: without one they are refused.
+    of_search: Vec<&'static str>,
     pub(super) config: Config,
     pub(super) seconds: f64,
     pub(super) time: StepTime,
@@ -31,17 +33,22 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub(super) fn new(
-        candidate: &Candidate,
-        judged: Judged,
-        settings: Vec<(&'static str, Value)>,
-        config: Config,
-    ) -> Self {
+    /// Of a search under what is given.
+    pub(super) fn found(candidate: &Candidate, judged: Judged, given: &Config) -> Result<Self> {
+        let default = Config::default();
+        let of_search = SEARCH.into_iter().filter(|key| given.get(key) != default.get(key)).collect();
+        let found = Self::new(candidate, judged, candidate.config(given)?);
+        Ok(Self { settings: candidate.settings(given), of_search, ..found })
+    }
+
+    /// Of a configuration of which nothing was chosen.
+    pub(super) fn new(candidate: &Candidate, judged: Judged, config: Config) -> Self {
         let Judged { seconds, time, memory, .. } = judged;
         Self {
             words: candidate.words(),
             sizes: candidate.shape.sizes,
-            settings,
+            settings: Vec::new(),
+            of_search: Vec::new(),
             config,
             seconds,
             time,
@@ -80,10 +87,12 @@ impl Choice {
         &self.memory
     }
 
-    /// The options that were chosen, as lines of a configuration's file that gives what was given, too; without `auto.margin`.
+    /// The options that were chosen, as lines of a configuration's file that gives what was given, too; of that, a comment names the
+    /// options that say something of a search, and are to be left out.
     pub fn settings(&self) -> String {
         let chosen = self.settings.iter().map(|(key, value)| format!("{key} = {value}\n"));
-        ["auto.auto_parallel = false\n".to_string()].into_iter().chain(chosen).collect()
+        let left_out = self.of_search.iter().map(|key| format!("# without {key}, which is of a search\n"));
+        ["auto.auto_parallel = false\n".to_string()].into_iter().chain(chosen).chain(left_out).collect()
     }
 
     /// What it loses against a better one: as a part of the step, and where most.
@@ -115,8 +124,12 @@ impl fmt::Display for Choice {
             let least = if memory.unknown().any(|line| line.tier == Tier::Device) { "at least " } else { "" };
             write!(f, "\nstage {stage}: {least}{} of the device", Amount(memory.peak(Tier::Device)))?;
         }
-        if self.config.offload.level != OffloadLevel::Off {
-            write!(f, "\nnot counted: what moves between the device and where state is put away")?;
+        let tiers = Tiers::from_config(&self.config);
+        if [Tier::Host, Tier::Disk].into_iter().any(|tier| tiers.any(tier)) {
+            write!(
+                f,
+                "\nnot counted: what moves between the device and where state is put away, and an update that runs there"
+            )?;
         }
         if self.memory.iter().flat_map(MemoryEstimate::unknown).any(|line| line.tier == Tier::Device) {
             write!(f, "\nnot counted: activations, {NOT_COUNTED}")?;
@@ -131,6 +144,7 @@ pub struct Found {
     /// From the best on.
     choices: Vec<Choice>,
     refused: Vec<(String, String)>,
+    kept: Vec<String>,
     layouts: usize,
     tried: usize,
     least: f64,
@@ -142,11 +156,11 @@ impl Found {
     /// Of at least one choice, the best first.
     pub(super) fn new(
         choices: Vec<Choice>,
-        refused: Vec<(String, String)>,
+        (refused, kept): (Vec<(String, String)>, Vec<String>),
         [layouts, tried]: [usize; 2],
         least: f64,
     ) -> Self {
-        Self { choices, refused, layouts, tried, least, without: None }
+        Self { choices, refused, kept, layouts, tried, least, without: None }
     }
 
     /// With devices that may be left out, by rank, and the best layout of the others: told where its step is shorter.
@@ -161,18 +175,40 @@ impl Found {
         self.without.as_ref().map(|(ranks, choice)| (&ranks[..], &**choice))
     }
 
-    /// The best ones in the order of what they were measured to take.
+    /// The best ones in the order of what they were measured to take: the seconds that `measure` says, or why the layout cannot be
+    /// built, which leaves it out.
     ///
     /// # Errors
     ///
-    /// What `measure` says.
-    pub(crate) fn measured(mut self, best: usize, mut measure: impl FnMut(&Config) -> Result<f64>) -> Result<Self> {
-        let best = best.min(self.choices.len());
-        for choice in &mut self.choices[..best] {
-            choice.measured = Some(measure(&choice.config)?);
+    /// When a run fails, or none of these layouts can be built: which.
+    pub(crate) fn measured(
+        mut self,
+        best: usize,
+        mut measure: impl FnMut(&Config) -> Result<Result<f64, String>>,
+    ) -> Result<Self> {
+        let rest = self.choices.split_off(best.min(self.choices.len()));
+        let mut run = Vec::new();
+        for mut choice in std::mem::take(&mut self.choices) {
+            let failed = |error: Error| {
+                Error::invalid(format!("auto.measure = {best} runs {}, and that failed: {error}", choice.words))
+            };
+            match measure(&choice.config).map_err(failed)? {
+                Ok(seconds) => {
+                    choice.measured = Some(seconds);
+                    run.push(choice);
+                }
+                Err(reason) => self.refused.push((choice.words, format!("auto.measure could not run it: {reason}"))),
+            }
         }
-        self.choices[..best].sort_by(|one, other| one.measured.partial_cmp(&other.measured).unwrap_or(Ordering::Equal));
-        Ok(self)
+        run.sort_by(|one, other| one.measured.partial_cmp(&other.measured).unwrap_or(Ordering::Equal));
+        match run.is_empty() && best > 0 {
+            true => {
+                let reasons = self.refused.iter().map(|(words, reason)| format!("\n{words}: {reason}"));
+                let reasons: String = reasons.collect();
+                Err(Error::invalid(format!("auto.measure = {best}: none of the best layouts can be built{reasons}")))
+            }
+            false => Ok(Self { choices: run.into_iter().chain(rest).collect(), ..self }),
+        }
     }
 
     /// The layout that takes least: as predicted, or as measured.
@@ -188,6 +224,12 @@ impl Found {
     /// Layouts that are not possible, and why.
     pub fn refused(&self) -> &[(String, String)] {
         &self.refused
+    }
+
+    /// What no layout was allowed to change, though it is not given: with another number of replicas or micro-batches some layers
+    /// compute something else. With the reason, and the option that says another.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
     }
 
     /// Seconds that no layout of those that were looked at can be below, within what is simulated.
@@ -230,6 +272,9 @@ impl fmt::Display for Found {
         }
         if let Some((ranks, choice)) = self.without() {
             writeln!(f, "without ranks {ranks:?}, start the others alone: {}: {}", choice.words, choice.loss(best))?;
+        }
+        for reason in &self.kept {
+            writeln!(f, "kept: {reason}")?;
         }
         for (words, reason) in &self.refused {
             writeln!(f, "not possible, {words}: {reason}")?;

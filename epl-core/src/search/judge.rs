@@ -78,11 +78,6 @@ impl Judged {
 }
 
 impl Judge<'_> {
-    /// Whether the number of micro-batches is to stay, as another one computes something else.
-    pub fn keeps_micro_batches(&self) -> bool {
-        self.columns.values().flatten().any(|column| column.builder.is_over_micro_batch())
-    }
-
     /// The column of a mesh.
     pub fn column(&self, mesh: &Mesh) -> Result<&Column> {
         let key = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
@@ -129,10 +124,10 @@ impl Judge<'_> {
     ///
     /// What is in the way of such a plan.
     pub fn judge(&self, config: &Config) -> Result<Judged> {
-        self.judge_by(config, Self::step)
+        self.judge_by(config, Self::extrapolated)
     }
 
-    /// The same, of all micro-batches.
+    /// The same, where all micro-batches are simulated.
     ///
     /// # Errors
     ///
@@ -176,7 +171,7 @@ impl Judge<'_> {
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage
     /// computes: from a few more than there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
     /// stages have several chunks, micro-batches go in groups of as many as there are stages.
-    fn step(&self, column: &Column, stages: &StageRanks<'_>, all: usize) -> Result<(f64, Vec<StepTime>)> {
+    fn extrapolated(&self, column: &Column, stages: &StageRanks<'_>, all: usize) -> Result<(f64, Vec<StepTime>)> {
         let count = stages.mesh.size(Axis::Pipeline);
         let are_even = stages.ranks.iter().all(|rank| rank.rows[0] == rank.rows[all - 1]);
         let by_file = stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. }));
@@ -206,7 +201,7 @@ impl Judge<'_> {
         self.simulated(column, stages, all)
     }
 
-    /// Of so many micro-batches, the first ones.
+    /// A step of so many micro-batches, the first ones, each of which is simulated.
     fn simulated(
         &self,
         column: &Column,

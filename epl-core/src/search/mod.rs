@@ -17,6 +17,7 @@
 //! - `cuts`: where stages are cut and what is run again, for a bottleneck and a budget.
 //! - `rows`: how replicas of unequal speed divide a batch.
 //! - `judge`: a configuration, simulated.
+//! - `kept`: what no layout may change.
 //! - `space`: the layouts that may be, with bounds.
 //! - `draft`: a layout that is cut, with what it takes by formula.
 //! - `moves`: layouts next to one.
@@ -29,6 +30,7 @@ mod column;
 mod cuts;
 mod rows;
 mod judge;
+mod kept;
 mod space;
 mod draft;
 mod moves;
@@ -43,5 +45,5 @@ pub(crate) use column::{Column, Columns};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
 pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};
-pub(crate) use run::{check_search, explain, search};
+pub(crate) use run::{check_described, check_search, explain, search};
 pub(crate) use space::divisions;

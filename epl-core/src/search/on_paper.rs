@@ -12,9 +12,9 @@ use super::candidate::is_fixed;
 use super::column::{Column, Columns};
 use super::found::Found;
 use super::judge::Judge;
-use super::run::{check_search, search};
+use super::run::{check_described, check_search, search};
 use super::space::divisions;
-use crate::config::Config;
+use crate::config::{AmpLevel, Config, HalfDtype, ToSetting};
 use crate::cost::{Line, Machine, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
@@ -61,7 +61,7 @@ pub struct PaperParam {
 pub struct PaperTask {
     /// Rows of a step, over all replicas.
     pub rows: usize,
-    /// The type in which segments compute and send.
+    /// The type in which segments compute and send; of 16 bits: as under `amp.level = O1`, with copies of the parameters in it.
     pub dtype: DType,
     /// What the optimizer keeps.
     pub state: OptimizerState,
@@ -123,10 +123,26 @@ pub fn search_on_paper(
             cluster.world_size()
         )));
     }
-    if let Some(speeds) = &config.auto.speeds {
-        return Err(Error::invalid(format!(
-            "auto.speeds = {speeds:?}, and the cluster's description says how fast its devices are; leave it out"
-        )));
+    check_described(config)?;
+    for key in ["auto.measure", "auto.calibration"] {
+        let given = config.get(key).filter(|value| Config::default().get(key).as_ref() != Some(value));
+        if let Some(value) = given {
+            return Err(Error::invalid(format!(
+                "{key} = {value}, and on paper nothing is run or measured; leave it out"
+            )));
+        }
+    }
+    let mut given = config.clone();
+    given.set("cluster.ranks", cluster.world_size())?;
+    let half = match task.dtype {
+        DType::F16 => Some(HalfDtype::F16),
+        DType::BF16 => Some(HalfDtype::Bf16),
+        _ => None,
+    };
+    if let Some(half) = half {
+        // Parameters are f32, and what segments compute with is a copy.
+        given.set("amp.level", AmpLevel::O1.to_setting())?;
+        given.set("amp.dtype", half.to_setting())?;
     }
     let network = machine.network()?;
     let on_hosts = sizes_of_hosts(&cluster);
@@ -142,7 +158,7 @@ pub fn search_on_paper(
         };
         let column = column.and_then(|segments| {
             count = segments.len();
-            column_of(config, (tensor, expert), &segments, task, tflops * 1e12).map_err(|error| error.to_string())
+            column_of(&given, (tensor, expert), &segments, task, tflops * 1e12).map_err(|error| error.to_string())
         });
         columns.insert((tensor, expert), column);
     }
@@ -165,8 +181,6 @@ pub fn search_on_paper(
         margin: config.auto.margin,
         lanes: 1,
     };
-    let mut given = config.clone();
-    given.set("cluster.ranks", cluster.world_size())?;
     search(&judge, &given, count)
 }
 
@@ -191,6 +205,7 @@ fn column_of(
         records: records(segments, &mesh)?,
         burn_layers: BurnLayers::none(segments.len()),
         over_micro_batch: Vec::new(),
+        over_replica: Vec::new(),
         findings: Arc::default(),
     };
     let placement = Placement::of(&crate::Cluster::local(mesh.world_size())?, &mesh);
@@ -263,7 +278,7 @@ fn record(segment: usize, param: &PaperParam, mesh: &Mesh) -> Result<ParamRecord
         table: false,
         sparse: false,
         declared: true,
-        half: false,
+        half: true,
         average: None,
         counted: false,
         parked: false,

@@ -8,8 +8,9 @@ use super::cuts::{cut, cut_as_small_as_it_can_be};
 use super::draft::{Draft, Drafts, ShapeCosts, StageRoom, runs_all};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
+use super::kept::Kept;
 use super::moves::neighbours;
-use super::space::{levels, shapes};
+use super::space::{Space, levels, shapes};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Amount;
@@ -40,7 +41,8 @@ const CORRECTIONS: usize = 8;
 ///
 /// When none is possible, or none fits: why, with the one that comes nearest, and without which devices one would fit.
 pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
-    let found = search_all(judge, given, segments);
+    let kept = Kept::of(judge, given)?;
+    let found = search_all(judge, (given, &kept), segments);
     let mut best: Option<(Vec<usize>, Choice)> = None;
     for ranks in judge.devices.better() {
         let cluster = judge.cluster.among(&ranks)?;
@@ -49,7 +51,7 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
         let mut config = given.clone();
         config.set("cluster.ranks", ranks.len())?;
         // What is given may be of all devices.
-        let Ok(fewer) = search_all(&fewer, &config, segments) else { continue };
+        let Ok(fewer) = search_all(&fewer, (&config, &kept), segments) else { continue };
         if best.as_ref().is_none_or(|(_, known)| fewer.best().seconds < known.seconds) {
             let left_out = (0..judge.cluster.world_size()).filter(|rank| !ranks.contains(rank)).collect();
             best = Some((left_out, fewer.best().clone()));
@@ -64,7 +66,8 @@ pub(crate) fn search(judge: &Judge<'_>, given: &Config, segments: usize) -> Resu
     }
 }
 
-fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Found> {
+fn search_all(judge: &Judge<'_>, (given, kept): (&Config, &Kept), segments: usize) -> Result<Found> {
+    let Space { shapes, refused } = shapes(given, judge, segments, kept);
     let drafts = &Drafts::new(judge, given);
     let mut run = SearchRun {
         drafts,
@@ -77,7 +80,8 @@ fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Foun
         last: None,
         largest: judge.free_of_largest(),
     };
-    let bounded = run.bounded(shapes(given, judge, segments));
+    refused.into_iter().for_each(|(words, reason)| run.refuse(words, reason));
+    let bounded = run.bounded(shapes);
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
     let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
     // Further on, as long as a layout may be better than the best that was simulated.
@@ -116,7 +120,7 @@ fn search_all(judge: &Judge<'_>, given: &Config, segments: usize) -> Result<Foun
     }
     run.choices.sort_by(better);
     run.confirm()?;
-    run.found(bounded.len(), least)
+    run.found(bounded.len(), least, kept)
 }
 
 /// What the layout takes that a configuration says.
@@ -132,11 +136,8 @@ pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
     if config.searches() {
         return refused("auto.auto_parallel = true has one searched; call `search`, or leave it out".to_string());
     }
-    if let Some(bytes) = config.gradient_checkpoint.budget {
-        return refused(format!(
-            "gradient_checkpoint.budget = {bytes} has the first step choose what is run again; say it by \
-             gradient_checkpoint.runs, or leave it out"
-        ));
+    if let Some(reason) = chosen_later(config) {
+        return refused(reason);
     }
     let judged = judge.judge_all(config)?;
     if judged.over() > 0 {
@@ -147,12 +148,15 @@ pub(crate) fn explain(judge: &Judge<'_>, config: &Config) -> Result<Choice> {
     if !runs_all(config, candidate.level) {
         candidate.runs.clone_from(&judged.recompute);
     }
-    Ok(Choice::new(&candidate, judged, Vec::new(), config.clone()))
+    Ok(Choice::new(&candidate, judged, config.clone()))
 }
 
 /// Refuses what contradicts a search, or has no effect in it.
 pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
     let refused = |reason: String| Err(Error::invalid(format!("a search of layouts: {reason}")));
+    if let Some(reason) = chosen_later(config) {
+        return refused(reason);
+    }
     if let Some(stages) = config.pipeline.num_stages {
         return refused(format!(
             "pipeline.num_stages = {stages} has stages alone chosen; give dist.pipeline_parallel_size = {stages} in its place, or \
@@ -166,6 +170,25 @@ pub(crate) fn check_search(config: &Config, rows: usize) -> Result<()> {
         )),
         _ => other_rows(config, rows).map_or(Ok(()), refused),
     }
+}
+
+/// Refuses what a cluster says by its description.
+pub(crate) fn check_described(config: &Config) -> Result<()> {
+    match &config.auto.speeds {
+        None => Ok(()),
+        Some(speeds) => Err(Error::invalid(format!(
+            "auto.speeds = {speeds:?}, and the cluster's description says how fast its devices are; leave it out"
+        ))),
+    }
+}
+
+/// Why what a layout stores is not known before its first step.
+fn chosen_later(config: &Config) -> Option<String> {
+    let bytes = config.gradient_checkpoint.budget?;
+    Some(format!(
+        "gradient_checkpoint.budget = {bytes} has the first step choose what is run again; say it by gradient_checkpoint.runs, \
+         or leave it out: with offload.device_bytes a search chooses it"
+    ))
 }
 
 /// Why a sample of steps of so many rows is not of this configuration's.
@@ -362,45 +385,44 @@ impl SearchRun<'_> {
         Ok(())
     }
 
-    fn found(self, layouts: usize, least: f64) -> Result<Found> {
+    fn found(self, layouts: usize, least: f64, kept: &Kept) -> Result<Found> {
         let Self { judge, given, choices, over, refused, tried, .. } = self;
         if choices.is_empty() {
-            return Err(Error::invalid(nothing(judge, given, over, &refused)));
+            return Err(Error::invalid(nothing(judge, (given, kept), over, &refused)));
         }
-        let choice = |(candidate, judged): (Candidate, Judged)| {
-            Ok(Choice::new(&candidate, judged, candidate.settings(given), candidate.config(given)?))
-        };
+        let choice = |(candidate, judged): (Candidate, Judged)| Choice::found(&candidate, judged, given);
         let choices = choices.into_iter().map(choice).collect::<Result<Vec<_>>>()?;
-        Ok(Found::new(choices, refused, [layouts, tried], least))
+        Ok(Found::new(choices, (refused, kept.reasons.clone()), [layouts, tried], least))
     }
 }
 
 /// Why no layout is possible.
 fn nothing(
     judge: &Judge<'_>,
-    given: &Config,
+    (given, kept): (&Config, &Kept),
     over: Option<(Candidate, Judged)>,
     refused: &[(String, String)],
 ) -> String {
+    let kept: String = kept.reasons.iter().map(|reason| format!("\nkept: {reason}")).collect();
     let Some((candidate, judged)) = over else {
         let reasons: Vec<String> = refused.iter().map(|(words, reason)| format!("{words}: {reason}")).collect();
-        let reasons = match reasons.is_empty() {
-            true => {
-                let said = CHOSEN.iter().filter(|key| is_fixed(given, key));
-                let said = said.filter_map(|key| Some(format!("{key} = {}", given.get(key)?)));
-                let said = said.collect::<Vec<_>>().join(", ");
-                format!(
-                    "no division of them into data × stages × tensor, with experts in data, is left by {said}; leave some out"
-                )
-            }
-            false => reasons.join("\n"),
+        let said = CHOSEN.iter().filter(|key| is_fixed(given, key));
+        let said = said.filter_map(|key| Some(format!("{key} = {}", given.get(key)?))).collect::<Vec<_>>();
+        let reasons = match (reasons.is_empty(), said.is_empty()) {
+            (false, _) => reasons.join("\n"),
+            (true, true) => "none leaves what is kept".to_string(),
+            (true, false) => format!(
+                "no division of them into data × stages × tensor, with experts in data, is left by {}; leave some out",
+                said.join(", ")
+            ),
         };
-        return format!("auto.auto_parallel: of {} ranks no layout is possible\n{reasons}", judge.cluster.world_size());
+        let ranks = judge.cluster.world_size();
+        return format!("auto.auto_parallel: of {ranks} ranks no layout is possible\n{reasons}{kept}");
     };
     let refusal =
         candidate.config(given).and_then(|config| judge.refusal(&config)).unwrap_or_else(|error| error.to_string());
     format!(
-        "auto.auto_parallel: no layout of {} ranks fits; nearest comes {}, which is {} over: {refusal}",
+        "auto.auto_parallel: no layout of {} ranks fits; nearest comes {}, which is {} over: {refusal}{kept}",
         judge.cluster.world_size(),
         candidate.words(),
         Amount(judged.over()),

@@ -1,10 +1,13 @@
 //! The layouts that may be, with bounds of what they take.
 
-use super::candidate::{Level, Shape, is_fixed};
+use super::candidate::{Level, Shape, division, is_fixed};
 use super::column::SegmentCost;
 use super::judge::Judge;
+use super::kept::Kept;
 use crate::config::{Config, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
 use crate::cost::DeviceTraits;
+use crate::error::Result;
+use crate::topology::cluster::{Axis, Mesh, MeshSizes};
 
 /// The most chunks of a stage that are tried.
 const MOST_CHUNKS: usize = 8;
@@ -21,7 +24,7 @@ fn given_or(given: &Config, key: &str, number: usize, others: Vec<usize>) -> Vec
     if is_fixed(given, key) { others.into_iter().filter(|other| *other == number).collect() } else { others }
 }
 
-/// The ways to divide layers over tensor and expert ranks, in a world of so many.
+/// The ways to divide layers over tensor and expert ranks, in a world of so many: those that leave replicas and stages as are given.
 pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
     let dist = &given.dist;
     let tensors = given_or(given, "dist.tensor_parallel_size", dist.tensor_parallel_size, divisors(ranks));
@@ -29,70 +32,121 @@ pub(crate) fn divisions(given: &Config, ranks: usize) -> Vec<(usize, usize)> {
         let all = divisors(ranks / tensor);
         given_or(given, "dist.expert_parallel_size", dist.expert_parallel_size, all)
     };
-    tensors.into_iter().flat_map(|tensor| experts(tensor).into_iter().map(move |expert| (tensor, expert))).collect()
+    let all = tensors.into_iter().flat_map(|tensor| experts(tensor).into_iter().map(move |expert| (tensor, expert)));
+    all.filter(|(tensor, expert)| !stages_and_replicas(given, ranks / tensor, *expert).is_empty()).collect()
 }
 
-/// The layouts that what is given allows, of a model of so many segments. Where devices are not alike, ranks lie in both orders, and
-/// replicas divide rows evenly or by their speed.
-pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize) -> Vec<Shape> {
-    let (ranks, are_alike, batch) = (judge.cluster.world_size(), judge.devices.are_alike(), judge.batch);
-    let are_kept = judge.keeps_micro_batches();
-    let mut shapes = Vec::new();
+/// The ways to divide so many ranks into replicas, whose number the experts' ranks divide, of some stages: by these.
+fn stages_and_replicas(given: &Config, ranks: usize, expert: usize) -> Vec<(usize, usize)> {
+    let dist = &given.dist;
+    let stages = given_or(given, "dist.pipeline_parallel_size", dist.pipeline_parallel_size, divisors(ranks));
+    let is_allowed =
+        |data: usize| dist.data_parallel_size.is_none_or(|said| said == data) && data.is_multiple_of(expert);
+    let both = stages.into_iter().map(|stages| (stages, ranks / stages));
+    both.filter(|(_, data)| is_allowed(*data)).collect()
+}
+
+/// The mesh of some sizes on the judge's cluster.
+pub(super) fn mesh_of(judge: &Judge<'_>, given: &Config, order: RankOrder, sizes: [usize; 4]) -> Result<Mesh> {
+    let [data, stages, tensor, expert] = sizes;
+    let is_near = given.cluster.device_place_prefer_intra_node;
+    Ok(Mesh::over(judge.cluster, MeshSizes::new(data, stages, tensor, expert)?, order, is_near)?)
+}
+
+/// Layouts that may be, and why others cannot.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    pub shapes: Vec<Shape>,
+    pub refused: Vec<(String, String)>,
+}
+
+/// The layouts that what is given allows, of a model of so many segments, and that leave what is to stay. Where devices are not alike,
+/// or lie on several hosts, ranks lie in both orders; replicas divide rows evenly or by their speed.
+pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize, kept: &Kept) -> Space {
+    let (ranks, mut space) = (judge.cluster.world_size(), Space::default());
     for (tensor, expert) in divisions(given, ranks) {
-        let rest = ranks / tensor;
-        let stages = given_or(given, "dist.pipeline_parallel_size", given.dist.pipeline_parallel_size, divisors(rest));
-        for stages in stages.into_iter().filter(|stages| *stages <= segments) {
-            let data = rest / stages;
-            let is_said = given.dist.data_parallel_size.is_none_or(|said| said == data);
-            if !is_said || !data.is_multiple_of(expert) {
+        for (stages, data) in stages_and_replicas(given, ranks / tensor, expert) {
+            let sizes = [data, stages, tensor, expert];
+            if !kept.allows(judge, given, sizes) {
                 continue;
             }
-            let sizes = [data, stages, tensor, expert];
-            let numbers = micro_batches((given, are_kept), data, stages, batch);
-            let lies = arrangements(given, are_alike, sizes);
+            if stages > segments {
+                let reason =
+                    format!("the model has {segments} segments, and a stage runs one at least; cut it into more");
+                space.refused.push((division(sizes), reason));
+                continue;
+            }
+            let numbers = match micro_batches((given, kept), data, stages, judge.batch) {
+                Ok(numbers) => numbers,
+                Err(error) => {
+                    space.refused.push((division(sizes), error.to_string()));
+                    continue;
+                }
+            };
+            let lies = arrangements((given, kept), judge, sizes);
             // Neighbours differ in chunks and schedules alone.
             let common = numbers.into_iter().flat_map(|number| lies.iter().map(move |lies| (number, *lies)));
             for (micro_batches, (order, by_speed)) in common {
                 for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
                     if given.pipeline.cuts.as_ref().is_none_or(|cuts| cuts.len() + 1 == stages * chunks) {
-                        shapes.push(Shape { sizes, micro_batches, chunks, strategy, order, by_speed });
+                        space.shapes.push(Shape { sizes, micro_batches, chunks, strategy, order, by_speed });
                     }
                 }
             }
         }
     }
-    shapes
+    space
 }
 
 /// In which orders ranks may lie, and whether replicas may divide rows by their speed.
-fn arrangements(given: &Config, are_alike: bool, [data, stages, ..]: [usize; 4]) -> Vec<(RankOrder, bool)> {
-    let own = given.dist.order;
+fn arrangements((given, kept): (&Config, &Kept), judge: &Judge<'_>, sizes: [usize; 4]) -> Vec<(RankOrder, bool)> {
+    let (are_alike, [data, stages, ..], own) = (judge.devices.are_alike(), sizes, given.dist.order);
     let other = match own {
         RankOrder::DataPipelineTensor => RankOrder::PipelineDataTensor,
         RankOrder::PipelineDataTensor => RankOrder::DataPipelineTensor,
     };
-    let is_free = !are_alike && data > 1 && stages > 1 && !is_fixed(given, "dist.order");
+    // Who reads which files follows from the order.
+    let may_be = data > 1 && stages > 1 && !is_fixed(given, "dist.order") && !given.io.slicing;
+    let is_free = may_be && (!are_alike || lie_otherwise(judge, given, [own, other], sizes));
     let orders = [Some(own), is_free.then_some(other)].into_iter().flatten();
-    // Rows of files that replicas divide are those of each one's own.
-    let may_divide = !are_alike && data > 1 && !is_fixed(given, "io.row_weights") && !given.io.slicing;
+    let may_divide = !are_alike && data > 1 && !is_fixed(given, "io.row_weights") && kept.replicas.is_none();
     orders
         .flat_map(|order| [Some(false), may_divide.then_some(true)].into_iter().flatten().map(move |by| (order, by)))
         .collect()
 }
 
+/// Whether groups lie otherwise on hosts in one order than in the other.
+fn lie_otherwise(judge: &Judge<'_>, given: &Config, orders: [RankOrder; 2], sizes: [usize; 4]) -> bool {
+    if judge.cluster.host_num() == 1 {
+        return false;
+    }
+    let lie = |order| {
+        let mesh = mesh_of(judge, given, order, sizes).ok()?;
+        let of = |axis| mesh.groups(axis).iter().map(|group| judge.network.shape(group)).collect::<Vec<_>>();
+        Some(Axis::ALL.map(of))
+    };
+    let [one, other] = orders.map(lie);
+    one != other
+}
+
 /// How many micro-batches a step may have: what is given, also where that is to stay, or what divides a replica's rows, and powers of two.
-fn micro_batches((given, are_kept): (&Config, bool), data: usize, stages: usize, batch: usize) -> Vec<usize> {
-    let train = &given.train;
-    if are_kept || is_fixed(given, "pipeline.num_micro_batch") || train.micro_batch_size.is_some() {
-        return given.num_micro_batch(data).into_iter().collect();
+///
+/// # Errors
+///
+/// When the batch sizes that are given do not make a number of them.
+fn micro_batches((given, kept): (&Config, &Kept), data: usize, stages: usize, batch: usize) -> Result<Vec<usize>> {
+    let is_fixed = is_fixed(given, "pipeline.num_micro_batch") || given.train.micro_batch_size.is_some();
+    if is_fixed || kept.micro_batches.is_some() {
+        let number = given.num_micro_batch(data)?;
+        return Ok(if kept.micro_batches.is_none_or(|kept| kept == number) { vec![number] } else { Vec::new() });
     }
     let rows = batch.div_ceil(data).max(1);
     let most = rows.min(MOST_MICRO_BATCHES * stages);
     let powers = (0..usize::BITS).map(|power| 1_usize << power).take_while(|power| *power <= most);
-    let mut all: Vec<usize> = divisors(rows).into_iter().filter(|divisor| *divisor <= most).chain(powers).collect();
+    let mut all: Vec<usize> = (1..=most).filter(|number| rows.is_multiple_of(*number)).chain(powers).collect();
     all.sort_unstable();
     all.dedup();
-    all
+    Ok(all)
 }
 
 /// The orders in which stages may run them.

@@ -1,6 +1,7 @@
 //! The layout that is searched, on ranks that measure.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::path::Path;
 
 use burn::module::Module;
@@ -13,7 +14,7 @@ use epl_core::cost::Machine;
 use epl_core::memory::Tier;
 use epl_core::optim::ParamGroups;
 use epl_core::simulate::StepTime;
-use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, launch, launch_dry};
+use epl_core::{Chain, Config, Engine, Epl, Error, Place, Strategy, WithLoss, launch, launch_dry};
 
 use crate::ALLOCATOR;
 
@@ -166,10 +167,31 @@ fn what_cannot_be_searched_is_refused() {
     let stages = [&AUTO[..], &[("pipeline.num_stages", "2")]].concat();
     let stages = launch(&config(&stages), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
     assert!(stages.unwrap_err().to_string().contains("give dist.pipeline_parallel_size = 2"));
+    let budget = [("gradient_checkpoint.type", "auto"), ("gradient_checkpoint.budget", "1000")];
+    let budget = [&AUTO[..], &budget].concat();
+    let budget = launch(&config(&budget), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
+    let budget = budget.unwrap_err().to_string();
+    assert!(budget.contains("gradient_checkpoint.budget = 1000 has the first step choose"), "{budget}");
     let margin = [&AUTO[..], &[("auto.margin", "0.2")]].concat();
     let margin = launch(&config(&margin), |epl| epl.search(chain, &SgdConfig::new(), sample()).map(|_| ()));
     assert!(margin.unwrap_err().to_string().contains("give offload.device_bytes"));
     assert!(micro.contains("train.micro_batch_size = 2") && micro.contains("train.global_batch_size"), "{micro}");
+}
+
+#[test]
+fn a_division_that_cannot_be_is_not_run() {
+    let asked = launch(&config(&AUTO), |epl| {
+        let asked = Cell::new(0);
+        let rows = |rows: usize, device: &Device| {
+            asked.set(asked.get() + 1);
+            Tensor::<2>::ones([rows, WIDTH], device)
+        };
+        let found = epl.search(chain, &SgdConfig::new(), Sample::new(ROWS, rows))?;
+        assert_eq!(found.refused().len(), 2, "two tensor ranks, and two that share experts: {found}");
+        Ok(asked.get())
+    });
+    // One number of rows after another, of the plain model alone.
+    assert_eq!(asked.unwrap(), [3, 3]);
 }
 
 #[test]
@@ -265,6 +287,28 @@ fn what_was_measured_is_read_by_the_next_search() {
 }
 
 #[test]
+fn longer_samples_are_measured_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("costs.json");
+    let known = |length: usize| {
+        let keep = ("auto.calibration", file.to_str().unwrap());
+        let net = |at: &Place| {
+            let loss = |layer: &Linear, rows: &Tensor<3>| layer.forward(rows.clone()).mean();
+            WithLoss::new(LinearConfig::new(WIDTH, WIDTH).init(at), loss)
+        };
+        let rows = move |rows: usize, device: &Device| Tensor::<3>::ones([rows, length, WIDTH], device);
+        launch(&config(&[&AUTO[..], &[keep]].concat()), |epl| {
+            epl.search(net, &SgdConfig::new(), Sample::new(ROWS, rows)).map(drop)
+        })
+        .unwrap();
+        let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        known.as_object().unwrap().values().map(|of| of["segments"].as_object().unwrap().len()).sum::<usize>()
+    };
+    // Nothing of that is sent from one segment to another.
+    assert_eq!([2, 3, 2].map(known), [1, 2, 2]);
+}
+
+#[test]
 fn the_best_layouts_are_run_where_that_is_asked_for() {
     let found = launch(&config(&[&AUTO[..], &[("auto.measure", "3")]].concat()), |epl| {
         epl.search(chain, &SgdConfig::new(), sample())
@@ -275,6 +319,7 @@ fn the_best_layouts_are_run_where_that_is_asked_for() {
         assert_eq!(run.len(), 3);
         assert!(run.is_sorted() && found.best().measured() == Some(run[0]), "{run:?}");
         assert!(found.best().config().auto.measure == 0 && found.to_string().contains("measured step"), "{found}");
+        assert!(found.best().settings().ends_with("# without auto.measure, which is of a search\n"), "{found}");
     }
 }
 

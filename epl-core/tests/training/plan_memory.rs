@@ -231,6 +231,25 @@ fn activations_of_two_sizes_tell_those_of_a_third() {
 }
 
 #[test]
+fn activations_in_16_bits_are_half_of_them() {
+    epl_testing::alone(|| {
+        const WIDTH: usize = 256;
+        let rows = |rows: usize, device: &burn::tensor::Device| Tensor::<2>::ones([rows, WIDTH], device);
+        let stored = |level: &str| {
+            let config = config([1, 1, 1, 1], "").with("amp.level", level).unwrap();
+            let activations = launch(&config, |epl| planned(&epl, WIDTH)?.activations([64, 128], rows)).unwrap();
+            let segments = activations[0].as_ref().expect("this program counts").segments.clone();
+            // Of the last one also the loss, in f32.
+            segments[..LAYERS - 1].iter().flatten().map(|segment| segment.stored.at(128)).collect::<Vec<_>>()
+        };
+        let (whole, half) = (stored("O0"), stored("O1"));
+        for (half, whole) in half.iter().zip(&whole) {
+            assert!((0.45..0.6).contains(&(half / whole)), "{half} bytes in 16 bits, of {whole}");
+        }
+    });
+}
+
+#[test]
 fn recomputation_stores_less_and_its_source_is_told() {
     epl_testing::alone(|| {
         let line = |checkpoint: &str| {

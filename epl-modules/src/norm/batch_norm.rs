@@ -154,7 +154,10 @@ impl SyncBatchNormConfig {
         if !(0.0..=1.0).contains(&self.momentum) {
             refuse(format!("{path}: momentum {} is not in [0, 1]", self.momentum));
         }
-        place.declare_over_micro_batch("the statistics of batch norms");
+        match self.statistics {
+            BatchStatistics::Global => place.declare_over_micro_batch("the statistics of batch norms"),
+            BatchStatistics::PerReplica => place.declare_over_replica("the statistics of batch norms"),
+        }
         let (shape, device) = ([self.num_features], place.device());
         SyncBatchNorm {
             gamma: place.full_precision(place.param(shape, Initializer::Ones).set_require_grad(self.affine)),

@@ -29,13 +29,18 @@ fn links(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Machine> {
     // Half of the devices of a host are faster, or all are alike.
     let slow = ranks / hosts / 2;
     let speed = if numbers.random_bool(0.5) { 1.0 } else { numbers.random_range(1.2..4.0) };
+    let (others, class) = match slow {
+        0 => (String::new(), ""),
+        _ => (
+            format!(", {{ class = \"slow\", count = {slow} }}"),
+            "[class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n",
+        ),
+    };
     Machine::from_toml(&format!(
         "[[host]]\ncount = {hosts}\ninside = {inside}\noutside = {outside}\n\
-         devices = [{{ class = \"fast\", count = {} }}{}]\n\
-         [class.slow]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n\
-         [class.fast]\nmemory_gb = 1\ntflops = {speed}\nmemory_gb_per_s = {speed}\n",
+         devices = [{{ class = \"fast\", count = {} }}{others}]\n\
+         {class}[class.fast]\nmemory_gb = 1\ntflops = {speed}\nmemory_gb_per_s = {speed}\n",
         ranks / hosts - slow,
-        if slow == 0 { String::new() } else { format!(", {{ class = \"slow\", count = {slow} }}") }
     ))
 }
 

@@ -32,6 +32,8 @@ struct Declared {
     averages: HashMap<ParamId, (ParamId, AverageDecay)>,
     /// What is taken over all rows of a micro-batch.
     over_micro_batch: BTreeSet<&'static str>,
+    /// What is taken over the rows of one replica, by itself.
+    over_replica: BTreeSet<&'static str>,
     scopes: Scopes,
 }
 
@@ -92,6 +94,18 @@ impl BuildContext {
     /// What was declared so.
     pub fn over_micro_batch(&self) -> Vec<&'static str> {
         self.declared().over_micro_batch.iter().copied().collect()
+    }
+
+    /// Declares something that is taken over the rows that one replica has of a micro-batch.
+    pub fn declare_over_replica(&self, what: &'static str) {
+        let mut declared = self.declared();
+        declared.over_micro_batch.insert(what);
+        declared.over_replica.insert(what);
+    }
+
+    /// What was declared so.
+    pub fn over_replica(&self) -> Vec<&'static str> {
+        self.declared().over_replica.iter().copied().collect()
     }
 
     /// What the scopes around the model's parts said so far.

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use burn::data::dataset::InMemDataset;
+use burn::optim::AdamWConfig;
 use epl_core::config::Config;
 use epl_core::data::{FileSamplerConfig, SlicedFiles, TrainData};
 use epl_core::testing::largest_error;
 use epl_core::{Epl, Error, Result, TrainerConfig, launch, testing};
 use tempfile::tempdir;
 
-use crate::trainer::net::{Pairs, Sizes, lines, message, trainer, values};
+use crate::trainer::net::{Net, Pairs, Sizes, lines, message, trainer, values};
 
 /// Files of so many points each.
 fn files(folder: &Path, sizes: &[usize]) -> Vec<PathBuf> {
@@ -93,6 +94,28 @@ fn uneven_files_end_together_on_all_ranks_and_lose_nothing() {
         assert!(ends.iter().all(|(position, _)| *position == 56), "{sizes:?}");
         assert_eq!(values(&lines(out.path()), "samples").iter().sum::<f64>(), 56.0);
         assert!(values(&lines(out.path()), "loss").iter().all(|loss| loss.is_finite()));
+    }
+}
+
+#[test]
+fn a_search_measures_with_what_each_rank_can_read() {
+    let folder = tempdir().unwrap();
+    let paths = files(folder.path(), &[6; 4]);
+    let config =
+        ["io.slicing", "auto.auto_parallel"].iter().fold(Config::new(), |config, key| config.with(key, true).unwrap());
+    let config = config.with("cluster.ranks", 2).unwrap().with("train.global_batch_size", 6).unwrap();
+    let found = launch(&config, |epl| {
+        let files = SlicedFiles::open(&paths, epl.config(), epl.context(), points)?;
+        let sampler = FileSamplerConfig::new(6, 9).init(files.sizes(), files.slices())?;
+        let (_, found) = epl.auto_parallel(Net::new, &AdamWConfig::new(), &TrainData::new(files, Pairs, sampler)?)?;
+        Ok(found.unwrap())
+    });
+    for found in found.unwrap() {
+        assert!(
+            [found.best()].into_iter().chain(found.next()).all(|choice| choice.words().contains("data 2")),
+            "{found}"
+        );
+        assert!(found.to_string().contains("kept: 2 replicas, as without a search (io.slicing = true"), "{found}");
     }
 }
 
