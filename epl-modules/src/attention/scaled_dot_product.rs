@@ -54,12 +54,14 @@ struct Saved {
 
 enum Kept {
     Host(Box<Weighing>),
-    /// The inputs have no bias then, of which the number and the type is kept.
+    /// The inputs have no bias then, of which the number and the type is kept; the first part of the scale is in the query.
     Elsewhere {
         weights: Box<SavedWeights>,
-        scale: f64,
+        scale: [f64; 2],
         bias: Option<(usize, DType)>,
     },
+    /// No query, or no key.
+    Nothing,
 }
 
 fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
@@ -74,13 +76,27 @@ fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
 }
 
 fn forward_tensors(mut inputs: Inputs, weighing: &Weighing) -> (Tensor<4>, Saved) {
+    let (pairs @ [batch_size, heads, queries, _], [_, width]) = (inputs.pairs(), inputs.widths());
+    if pairs.contains(&0) {
+        let options = (&inputs.query.device(), inputs.query.dtype());
+        return (Tensor::zeros([batch_size, heads, queries, width], options), Saved { inputs, kept: Kept::Nothing });
+    }
     let bias = inputs.bias.as_ref().map(|bias| (bias.dims()[0], bias.dtype()));
-    let shared = inputs.shared();
+    let (shared, scale) = (inputs.shared(), in_two(weighing.scale));
+    inputs.query = scaled(inputs.query, scale[0]);
     let scores = joined(inputs.query.clone(), shared).matmul(inputs.key.clone().swap_dims(2, 3));
+    let weighing = Weighing { scale: scale[1], ..weighing.clone() };
     let weights = weighing.weigh(apart(scores, shared), inputs.bias.take());
     let output = apart(joined(weights.kept, shared).matmul(inputs.value.clone()), shared);
-    let kept = Kept::Elsewhere { weights: Box::new(weights.saved), scale: weighing.scale, bias };
-    (output, Saved { inputs, kept })
+    (output, Saved { inputs, kept: Kept::Elsewhere { weights: Box::new(weights.saved), scale, bias } })
+}
+
+/// A scale as what queries are multiplied by, so that products that are made small do not overflow f16 before, and what products
+/// are multiplied by. The first is a power of two: it rounds nothing.
+fn in_two(scale: f64) -> [f64; 2] {
+    let size = scale.abs();
+    let first = if size > 0.0 && size < 1.0 { size.log2().floor().exp2() } else { 1.0 };
+    [first, scale / first]
 }
 
 impl Saved {
@@ -88,6 +104,7 @@ impl Saved {
         let Self { inputs, kept } = self;
         let (weights, scale, bias) = match kept {
             Kept::Elsewhere { weights, scale, bias } => (weights, scale, bias),
+            Kept::Nothing => return inputs.zeros(asks_bias),
             Kept::Host(weighing) => {
                 return match grad.dtype() {
                     DType::F64 => on_host::backward::<f64>(&inputs, &weighing, grad, asks_bias),
@@ -102,8 +119,8 @@ impl Saved {
         let narrow = joined(grad_scaled.cast(dtype), shared);
         let bias = bias.filter(|_| asks_bias).map(|(biases, dtype)| summed(grad_scores, biases).cast(dtype));
         Gradients {
-            query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale),
-            key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale),
+            query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale[0] * scale[1]),
+            key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale[1]),
             value: joined(kept, shared).swap_dims(2, 3).matmul(grad),
             bias,
         }
@@ -126,7 +143,7 @@ fn scaled(x: Tensor<4>, scale: f64) -> Tensor<4> {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Bool, Device, Distribution, TensorData};
+    use burn::tensor::{Bool, Device, Distribution, TensorData, s};
 
     use super::super::weighing::Sight;
     use super::*;
@@ -209,18 +226,14 @@ mod tests {
             // Within a block, and over several.
             let windows = [limited(size, 3, true), limited(size, 70, false)];
             for weighing in plain.into_iter().chain(with_masks).chain(windows) {
-                let (inputs, masks) = (inputs(size, biases, DType::F64), weighing.padding.is_some());
+                let (mut inputs, masks) = (inputs(size, biases, DType::F64), weighing.padding.is_some());
+                // A bias may hide all keys of a query.
+                let first = 0..size[2].min(1);
+                inputs.bias = inputs.bias.map(|bias| bias.slice_fill(s![.., .., first, ..], f64::NEG_INFINITY));
                 let (ours, saved) = forward(copy(&inputs), weighing.clone());
                 let grad = heads([size[0], size[1], size[2], 7], DType::F64);
                 let found = saved.backward(grad.clone(), true);
                 let what = format!("{size:?}, biases {biases:?}, {:?}, masks {masks}", weighing.sight);
-                if size.contains(&0) {
-                    // Burn's softmax of nothing panics.
-                    let all = [Some(ours), Some(found.query), Some(found.key), Some(found.value), found.bias];
-                    let largest = |x: Tensor<4>| x.abs().into_data().iter::<f64>().fold(0.0, f64::max);
-                    assert!(all.into_iter().flatten().all(|x| largest(x) == 0.0), "{what}");
-                    continue;
-                }
                 let (expected, saved) = forward_tensors(inputs, &weighing);
                 assert!(far(ours.clone(), expected) < 1e-12, "{what}");
                 let expected = saved.backward(grad, true);
@@ -229,7 +242,7 @@ mod tests {
                 for (index, (ours, exact)) in gradients.zip(exact).enumerate() {
                     assert!(far(ours, exact) < 1e-12, "{what}: gradient {index}");
                 }
-                if masks && size[0] > 1 {
+                if masks && size[0] > 1 && !size.contains(&0) {
                     // All keys of the others are padding.
                     let others = ours.slice_dim(0, 1..size[0]).abs().max().into_scalar::<f64>();
                     assert_eq!(others, 0.0, "{what}");
@@ -269,6 +282,28 @@ mod tests {
                 assert!(far(wide(&tensors), exact.clone()) <= 8.0 * unit * scale, "{dtype:?}");
                 assert_eq!(ours.into_data(), exact.cast(dtype).into_data());
             }
+        }
+    }
+
+    /// In f16 the products without their scale would be no numbers.
+    #[test]
+    fn products_that_only_their_scale_makes_small_do_not_overflow() {
+        let size = [1, 2, 3, 4];
+        let filled = |rows: usize| Tensor::<4>::full([1, 2, rows, 64], 40.0, (&Device::flex(), DType::F16));
+        let inputs = Inputs { query: filled(3), key: filled(4), value: draw([1, 2, 4, 7], DType::F16), bias: None };
+        let weighing = Weighing { scale: 0.125, ..weighing(size, false, false) };
+        let grad = heads([1, 2, 3, 7], DType::F16);
+        let all = |(output, saved): (Tensor<4>, Saved)| {
+            let found = saved.backward(grad.clone(), false);
+            [output, found.query, found.key, found.value].map(|x| x.cast(DType::F32))
+        };
+        let (ours, exact) = (all(forward_tensors(copy(&inputs), &weighing)), all(forward(inputs, weighing)));
+        for (index, (ours, exact)) in ours.into_iter().zip(exact).enumerate() {
+            let finite = ours.clone().into_data().iter::<f32>().all(f32::is_finite);
+            assert!(finite && far(ours, exact) < 0.1, "{index}");
+        }
+        for (scale, exact) in [(0.125, [0.125, 1.0]), (-0.4, [0.25, -1.6]), (1.0, [1.0, 1.0]), (0.0, [1.0, 0.0])] {
+            assert_eq!(in_two(scale), exact);
         }
     }
 

@@ -65,9 +65,8 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let ([batch_size, heads, queries, keys], [depth, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (grad.device(), grad.dtype());
     let bias = inputs.bias.as_ref().filter(|_| asks_bias);
-    if queries == 0 || batch_size == 0 {
-        let [query, key, value] = [&inputs.query, &inputs.key, &inputs.value].map(Tensor::zeros_like);
-        return Gradients { query, key, value, bias: bias.map(Tensor::zeros_like) };
+    if inputs.pairs().contains(&0) {
+        return inputs.zeros(asks_bias);
     }
     let views = Views::<T>::new(inputs, weighing);
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
@@ -89,7 +88,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         value: interleaved(value, of_parts(of_value)),
     };
     let groups = match bias {
-        Some(_) => Groups::new(batch_size, inputs.biased()),
+        Some(_) => Groups::new(batch_size, inputs.biased(), heads * parts.len()),
         None => Groups { biases: batch_size, size: 1 },
     };
     let mut of_bias = vec![T::ZERO; if bias.is_some() { groups.count(batch_size) * heads * queries * keys } else { 0 }];
