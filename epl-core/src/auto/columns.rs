@@ -91,7 +91,7 @@ pub(super) struct OwnColumn {
 impl OwnColumn {
     /// Seconds of all segments, for as many rows as were measured.
     pub fn seconds(&self) -> f64 {
-        let lines = self.segments.times.iter().flat_map(|time| [&time.forward, &time.backward]);
+        let lines = self.segments.times.iter().flat_map(SegmentTime::lines);
         lines.flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).sum()
     }
 }
@@ -165,7 +165,7 @@ impl<M: Model> SurveyedModel<M> {
         Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder: lazy.builder, shapes, segments })
     }
 
-    fn shapes(&self, repeats: usize, sample: &mut Sample<'_, M::Batch>) -> Result<(StepShapes, Vec<Vec<[f64; 2]>>)> {
+    fn shapes(&self, repeats: usize, sample: &mut Sample<'_, M::Batch>) -> Result<(StepShapes, Vec<Vec<[f64; 3]>>)> {
         let batch = |kind: usize, device: &_| sample.batch(self.rows[kind], device);
         self.lazy.timed_shapes(&self.rows, &[0, 1], repeats, batch)
     }
@@ -201,12 +201,16 @@ impl<M: Model> SurveyedModel<M> {
     }
 }
 
-/// By segment, through the seconds of its two ways by rows.
-fn times(rows: &[usize], seconds: &[Vec<[f64; 2]>]) -> Vec<SegmentTime> {
+/// By segment, through its seconds by rows.
+fn times(rows: &[usize], seconds: &[Vec<[f64; 3]>]) -> Vec<SegmentTime> {
     let line = |segment: usize, way: usize| {
         Line::through(rows.iter().zip(seconds).map(|(rows, seconds)| (*rows as f64, seconds[segment][way])))
     };
-    let time = |segment: usize| SegmentTime { forward: line(segment, 0), backward: line(segment, 1) };
+    let time = |segment: usize| SegmentTime {
+        forward: line(segment, 0),
+        backward: line(segment, 1),
+        untracked: line(segment, 2),
+    };
     (0..seconds[0].len()).map(time).collect()
 }
 
@@ -271,12 +275,13 @@ pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut C
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };
-    let lines = || segments.times.iter().flat_map(|time| [&time.forward, &time.backward]);
+    let lines = || segments.times.iter().flat_map(SegmentTime::lines);
     let seconds: Vec<f64> = lines().flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
     let mut slowest = world.all_reduce_values(&seconds, ReduceOp::Max)?.into_iter();
     let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(slowest.by_ref()));
     for time in &mut segments.times {
-        *time = SegmentTime { forward: again(&time.forward), backward: again(&time.backward) };
+        let [forward, backward, untracked] = time.lines().map(&mut again);
+        *time = SegmentTime { forward, backward, untracked };
     }
     let activations = segments.activations.iter_mut();
     let mut fits: Vec<&mut Fit> =

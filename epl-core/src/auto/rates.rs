@@ -27,9 +27,9 @@ const REPEATS: usize = 5;
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {
     let device = epl.place().device().clone().inner();
-    let own = [update(epl, optimizer)?, copy(&device)?, lost(epl, &device)?];
+    let own = [update(epl, optimizer)?, copy(&device)?, lost(epl, &device)?, spared(epl, &device)?];
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
-    Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2] })
+    Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2], spared: slowest[3] })
 }
 
 /// What rates are of, beside a program and a world: the optimizer that is measured, and the options.
@@ -161,6 +161,38 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
     })?;
     let both = timed(&mut || sum(products))?;
     Ok(((both - working) / alone).clamp(0.0, 1.0))
+}
+
+/// The part of its time that the first rank is spared while the others wait, of products and sums as a segment makes them; of the
+/// others 0, and of devices that share nothing. Collective.
+fn spared(epl: &Epl, device: &Device) -> Result<f64> {
+    let world = epl.world();
+    if world.size() == 1 || !is_host(device) {
+        return Ok(0.0);
+    }
+    let (rows, matrix) =
+        (Tensor::<2>::ones([WIDTH / 2, WIDTH / 4], device), Tensor::<2>::ones([WIDTH / 4, WIDTH], device));
+    let work = || {
+        let out = rows.clone().matmul(matrix.clone());
+        let _ = (out.clone() + out).exp().matmul(matrix.clone().transpose());
+        wait(device)
+    };
+    let timed = |is_working: bool| -> Result<f64> {
+        let mut times = Vec::new();
+        for _ in 0..2 * REPEATS {
+            world.barrier()?;
+            let begin = Instant::now();
+            if is_working {
+                work()?;
+            }
+            times.push(begin.elapsed().as_secs_f64());
+        }
+        world.barrier()?;
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    };
+    let (together, alone) = (timed(true)?, timed(world.rank() == 0)?);
+    Ok(if world.rank() == 0 { (1.0 - alone / together).clamp(0.0, 0.5) } else { 0.0 })
 }
 
 /// The least of all but the first.

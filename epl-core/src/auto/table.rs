@@ -121,7 +121,7 @@ impl CostTable {
             )));
         }
         let (network, devices) = (machine.network()?, machine.devices());
-        let rates = Rates { lost: 0.0, ..self.rates };
+        let rates = Rates { lost: 0.0, spared: 0.0, ..self.rates };
         Ok(Self { network, devices, speeds: None, is_described: true, cluster, rates, ..self })
     }
 

@@ -12,6 +12,7 @@ use super::line::Line;
 use super::network::Network;
 use crate::params::{Form, ParamRecord};
 use crate::plan::Plan;
+use crate::schedule::run_of;
 use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
 
 /// What a segment takes on one device, without its collectives: seconds over the rows of a micro-batch.
@@ -21,6 +22,15 @@ pub(crate) struct SegmentTime {
     pub forward: Line,
     /// Its backward.
     pub backward: Line,
+    /// Its forward without a graph, where it is run again.
+    pub untracked: Line,
+}
+
+impl SegmentTime {
+    /// All of them.
+    pub fn lines(&self) -> [&Line; 3] {
+        [&self.forward, &self.backward, &self.untracked]
+    }
 }
 
 /// What a device takes for what is not of segments.
@@ -32,6 +42,9 @@ pub(crate) struct Rates {
     pub copy: f64,
     /// The share of a started collective that the rank's own computing loses: 1 where one core does both.
     pub lost: f64,
+    /// How much less a rank takes to compute, as a part, while no other one of its host does: they share its memory.
+    #[serde(default)]
+    pub spared: f64,
 }
 
 /// A rank whose step is simulated.
@@ -102,7 +115,11 @@ impl Costs for StepCosts<'_> {
         let [forward, backward] = layers.map_or([0.0; 2], |layers| layers[segment]);
         let on_device = |line: &Line| line.at(rows[micro_batch] as f64) / device.compute;
         match kind {
-            RunKind::Forward => on_device(&self.segments[segment].forward) + forward,
+            RunKind::Forward => {
+                let SegmentTime { forward: tracked, untracked, .. } = &self.segments[segment];
+                let is_again = run_of(&self.plans[rank].recompute, segment).is_some();
+                on_device(if is_again { untracked } else { tracked }) + forward
+            }
             // Its collectives give what they gave.
             RunKind::Recompute => on_device(&self.segments[segment].forward),
             RunKind::Backward => {

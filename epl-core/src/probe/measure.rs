@@ -80,8 +80,8 @@ pub(crate) struct SegmentShape {
     /// Which tensors of what enters get a gradient.
     pub gradients: Vec<bool>,
     pub exit: CarryShape,
-    /// Of its forward and of its backward, without their collectives.
-    pub seconds: [f64; 2],
+    /// Of its forward, of its backward, and of its forward without a graph, without their collectives.
+    pub seconds: [f64; 3],
 }
 
 impl<M: Model> Bench<'_, M> {
@@ -211,7 +211,11 @@ impl<M: Model> Bench<'_, M> {
         let (mut shape, terms) = pass(false)?;
         let again = (0..repeats).map(|_| Ok(pass(true)?.0.seconds)).collect::<Result<Vec<_>>>()?;
         if !again.is_empty() {
-            shape.seconds = [0, 1].map(|way| median(again.iter().map(|seconds| seconds[way]).collect()));
+            let untracked = model.clone().no_grad();
+            let alone = (0..repeats).map(|_| self.timed_untracked(segment, (&untracked, &batch), carry.clone()));
+            let alone = alone.collect::<Result<Vec<_>>>()?;
+            let [forward, backward] = [0, 1].map(|way| median(again.iter().map(|seconds| seconds[way]).collect()));
+            shape.seconds = [forward, backward, median(alone)];
         }
         statistics.put_into(&model, records);
         Ok((shape, terms))
@@ -264,7 +268,7 @@ impl<M: Model> Bench<'_, M> {
         })?;
         let gradients = gradients?;
         wait(self.device)?;
-        let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
+        let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward), 0.0];
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
             _ => CarryGradients::new(),
@@ -273,6 +277,24 @@ impl<M: Model> Bench<'_, M> {
         let gradients = found.iter().map(Option::is_some).collect();
         let calls = SegmentCalls { forward, backward };
         Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
+    }
+
+    /// Seconds of a segment's forward of which nothing stays, by a model that asks for no gradients, beside other work as in
+    /// [`timed_pass`](Self::timed_pass).
+    fn timed_untracked(
+        &self,
+        segment: usize,
+        (model, batch): (&M, &BatchViews<'_, M::Batch>),
+        carry: Option<M::Carry>,
+    ) -> Result<f64> {
+        self.context.enter(segment);
+        let enters = carry.map(|carry| self.plan.enter(segment, carry.map(&mut Untrack)));
+        run_over(self.device);
+        let begin = Instant::now();
+        let forward = || self.plan.forward(self.context, model, segment, enters, batch.of(segment));
+        let (_, calls) = self.context.record_calls(|| self.holding(segment, forward))?;
+        wait(self.device)?;
+        Ok(begin.elapsed().as_secs_f64() - inside(&calls))
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {

@@ -31,8 +31,8 @@ impl<M: Model> LazyModel<M> {
         Ok(self.timed_shapes(rows, kinds, 0, |kind, device| Ok(batch(kind, device)))?.0)
     }
 
-    /// The same, and for each kind and segment the seconds of its forward and of its backward, without their collectives: the
-    /// median of so many `repeats`, after one that is not counted.
+    /// The same, and for each kind and segment the seconds of its forward, of its backward, and of its forward without a graph,
+    /// without their collectives: the median of so many `repeats`, after one that is not counted.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl<M: Model> LazyModel<M> {
         kinds: &[usize],
         repeats: usize,
         mut batch: impl FnMut(usize, &Device) -> Result<M::Batch>,
-    ) -> Result<(StepShapes, Vec<Vec<[f64; 2]>>)> {
+    ) -> Result<(StepShapes, Vec<Vec<[f64; 3]>>)> {
         let Self { model, plan, place, .. } = self;
         if let Some(kind) = kinds.iter().find(|kind| **kind >= rows.len()) {
             return Err(Error::invalid(format!(

@@ -138,10 +138,10 @@ impl Column {
     fn cost(&self, segment: usize, rows: usize, calls: Option<(&Mesh, usize, &Network)>) -> SegmentCost {
         let (time, layer) = (&self.segments[segment], calls.map(|calls| self.layer(segment, rows, calls)));
         let [forward, backward] = layer.unwrap_or_default();
-        let again = time.forward.at(rows as f64);
         let cost = SegmentCost {
-            again,
-            forward: again + forward,
+            // One forward more, without a graph: the one that has it is made in backward.
+            again: time.untracked.at(rows as f64),
+            forward: time.forward.at(rows as f64) + forward,
             backward: time.backward.at(rows as f64) + backward,
             ..SegmentCost::default()
         };

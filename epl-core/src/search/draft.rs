@@ -141,7 +141,7 @@ impl<'a> Drafts<'a> {
         let least = |replica: Replica| {
             // The last micro-batch has the fewest rows.
             let costs = self.costs_of(&replica, shape.micro_batches - 1, &mesh)?;
-            Ok(LeastSeconds::of(&costs, &replica.devices))
+            Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices)))
         };
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }

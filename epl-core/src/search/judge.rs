@@ -201,8 +201,47 @@ impl Judge<'_> {
         self.simulated(column, stages, all)
     }
 
-    /// A step of so many micro-batches, the first ones, each of which is simulated.
+    /// A step of so many micro-batches, the first ones, each of which is simulated; where ranks of a host spare each other time while
+    /// they wait, by the shares of the step in which they were found to.
     fn simulated(
+        &self,
+        column: &Column,
+        stages: &StageRanks<'_>,
+        micro_batches: usize,
+    ) -> Result<(f64, Vec<StepTime>)> {
+        /// How often the shares are found anew.
+        const TIMES: usize = 2;
+        let mut found = self.simulated_at(column, stages, micro_batches)?;
+        for _ in 0..if self.rates.spared > 0.0 { TIMES } else { 0 } {
+            let ranks = self.spared(stages, &found);
+            found = self.simulated_at(column, &StageRanks { ranks: &ranks, ..*stages }, micro_batches)?;
+        }
+        Ok(found)
+    }
+
+    /// The ranks, each as much faster as the others of its host wait in a step.
+    fn spared(&self, stages: &StageRanks<'_>, (seconds, times): &(f64, Vec<StepTime>)) -> Vec<SimulatedRank> {
+        let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
+        let stage_of = |rank: usize| mesh.group(Axis::Pipeline, rank).iter().position(|other| *other == rank);
+        // Other replicas wait as the first one does.
+        let waits = |rank: usize| stage_of(rank).map_or(0.0, |stage| (1.0 - busy(&times[stage]) / seconds).max(0.0));
+        let spared = |own: &SimulatedRank| {
+            let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
+            let waiting: Vec<f64> = others.map(waits).collect();
+            let takes = 1.0 - self.rates.spared * waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
+            SimulatedRank { device: DeviceTraits { compute: own.device.compute / takes, ..own.device }, ..own.clone() }
+        };
+        stages.ranks.iter().map(spared).collect()
+    }
+
+    /// Devices where no other rank of their hosts computes: no step makes them faster.
+    pub fn beside_nobody(&self, devices: &[DeviceTraits]) -> Vec<DeviceTraits> {
+        let takes = 1.0 - self.rates.spared;
+        devices.iter().map(|device| DeviceTraits { compute: device.compute / takes, ..*device }).collect()
+    }
+
+    /// The same, of ranks that take what their devices say.
+    fn simulated_at(
         &self,
         column: &Column,
         stages: &StageRanks<'_>,

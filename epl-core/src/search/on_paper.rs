@@ -164,7 +164,7 @@ pub fn search_on_paper(
     }
     let second = memory_gb_per_s * 1e9;
     // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
-    let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0 };
+    let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0, spared: 0.0 };
     let (devices, budget_of) = match config.offload.device_bytes {
         Some(bytes) => (machine.devices().with_bytes(Some(bytes)), "offload.device_bytes"),
         None => (machine.devices(), "the memory of a device"),
@@ -213,6 +213,7 @@ fn column_of(
     let time = |segment: &PaperSegment| SegmentTime {
         forward: Line::through([(1.0, segment.flops / flops)]),
         backward: Line::through([(1.0, 2.0 * segment.flops / flops)]),
+        untracked: Line::through([(1.0, segment.flops / flops)]),
     };
     let bytes = |(index, segment): (usize, &PaperSegment)| {
         let of = |per_row: f64| Fit { fixed: 0.0, per_row };

@@ -66,6 +66,7 @@ fn declaring(declare: fn(&Place), segments: usize, numbers: &mut ChaCha8Rng, wit
         let time = SegmentTime {
             forward: Line::through([(1.0, forward)]),
             backward: Line::through([(1.0, forward * longer)]),
+            untracked: Line::through([(1.0, forward)]),
         };
         let bytes = SegmentActivations {
             carry: proportional(numbers.random_range(20.0..100.0)),
@@ -93,7 +94,7 @@ fn judge<'a>(
         columns,
         cluster,
         network,
-        rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2 },
+        rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2, spared: 0.1 },
         state: OptimizerState::PerElement(2),
         batch,
         devices: ClusterDevices::alike(cluster.world_size(), budget),
@@ -298,7 +299,11 @@ fn found_over(
     let (ranks, cluster) = (speeds.len(), Cluster::local(speeds.len()).unwrap());
     let network = Network::of_links(vec![0; ranks], link, link);
     let mut column = column(segments, &mut ChaCha8Rng::seed_from_u64(1), false);
-    let even = SegmentTime { forward: Line::through([(1.0, 1.0)]), backward: Line::through([(1.0, 2.0)]) };
+    let even = SegmentTime {
+        forward: Line::through([(1.0, 1.0)]),
+        backward: Line::through([(1.0, 2.0)]),
+        untracked: Line::through([(1.0, 1.0)]),
+    };
     column = Column::new(column.builder, vec![even; segments], column.shapes, None);
     let columns = Columns::from([((1, 1), Ok(column))]);
     let devices = ClusterDevices::new(speeds.iter().map(|speed| device(*speed, None)).collect());
@@ -382,7 +387,7 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
             let replica = judge.replicas(&mesh, shape.micro_batches).unwrap().remove(0);
             let calls = Some((&mesh, mesh.first(), &network));
             let costs = column.costs(replica.rows[shape.micro_batches - 1], calls);
-            let bound = LeastSeconds::of(&costs, &replica.devices).bound(&shape);
+            let bound = LeastSeconds::of(&costs, &judge.beside_nobody(&replica.devices)).bound(&shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, OffloadLevel::Off);
                 let candidate = Candidate { shape, level, row_weights: None, cuts, runs: Vec::new() };
