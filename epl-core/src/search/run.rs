@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::memory::Amount;
 use crate::topology::cluster::Mesh;
 
-/// How many stages of layouts that seem to fit are simulated at most, from the layout that seems best on; and how many of the others,
-/// from the one that comes nearest on.
+/// How many stages of layouts that seem to fit are simulated at most in each order of ranks, from the layout that seems best on; and
+/// how many of the others, from the one that comes nearest on.
 const JUDGED: usize = 512;
 /// So many times a device is too much, where another layout came nearer.
 const HOPELESS: f64 = 3.0;
@@ -276,15 +276,17 @@ impl SearchRun<'_> {
         let (fitting, mut larger): (Vec<Draft>, Vec<Draft>) = drafts.into_iter().partition(|draft| draft.over <= 0.0);
         larger.sort_by(|one, other| one.over.total_cmp(&other.over));
         for drafts in [fitting, larger] {
-            let mut judged = 0;
+            // Of each order of ranks as many: where formulas take the one to be better than it is, the other is simulated, too.
+            let mut judged = [0; 2];
             for draft in drafts {
+                let judged = &mut judged[usize::from(draft.shape.order == self.given.dist.order)];
                 // What is so much larger than a device does not come near.
                 let is_hopeless = draft.over > HOPELESS * self.largest && self.over.is_some();
-                if draft.bound >= self.best() || is_hopeless || judged >= JUDGED {
+                if draft.bound >= self.best() || is_hopeless || *judged >= JUDGED {
                     continue;
                 }
                 match self.draft(&draft) {
-                    Ok(()) => judged += draft.shape.sizes[1],
+                    Ok(()) => *judged += draft.shape.sizes[1],
                     Err(error) => self.refuse(self.drafts.words(&draft.shape), error.to_string()),
                 }
             }

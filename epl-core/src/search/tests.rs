@@ -30,7 +30,12 @@ struct Net {
 
 /// A layer each; with `tied`, the first one once more behind the last.
 fn chain(at: &Place, segments: usize, tied: bool) -> Chain<Net, Tensor<2>, Tensor<2>> {
-    let net = Net { layers: (0..segments).map(|_| LinearConfig::new(3, 3).init(at)).collect() };
+    chain_of(3, at, segments, tied)
+}
+
+/// The same with layers of a width.
+fn chain_of(width: usize, at: &Place, segments: usize, tied: bool) -> Chain<Net, Tensor<2>, Tensor<2>> {
+    let net = Net { layers: (0..segments).map(|_| LinearConfig::new(width, width).init(at)).collect() };
     let first = Chain::of(net).first(&["layers.0"], |net: &Net, rows: &Tensor<2>| net.layers[0].forward(rows.clone()));
     let layers = (1..segments).fold(first, |chain, index| {
         chain.then(&[&format!("layers.{index}")], move |net, rows, _| net.layers[index].forward(rows))
@@ -45,17 +50,22 @@ fn chain(at: &Place, segments: usize, tied: bool) -> Chain<Net, Tensor<2>, Tenso
 
 /// A chain whose segments are of three kinds with random costs.
 fn column(segments: usize, numbers: &mut ChaCha8Rng, with_bytes: bool) -> Column {
-    declaring(|_| {}, segments, numbers, with_bytes)
+    declaring((3, |_| {}), segments, numbers, with_bytes)
 }
 
-/// The same, of a model that declares something.
-fn declaring(declare: fn(&Place), segments: usize, numbers: &mut ChaCha8Rng, with_bytes: bool) -> Column {
+/// The same, of a model of a width that declares something.
+fn declaring(
+    (width, declare): (usize, fn(&Place)),
+    segments: usize,
+    numbers: &mut ChaCha8Rng,
+    with_bytes: bool,
+) -> Column {
     let ((builder, shapes), _) = launch_dry(&Config::new(), 0, |epl| {
         let lazy = epl.plan(|at| {
             declare(at);
-            chain(at, segments, false)
+            chain_of(width, at, segments, false)
         })?;
-        let batch = |kind: usize, device: &_| Ok(Tensor::ones([kind + 1, 3], device));
+        let batch = |kind: usize, device: &_| Ok(Tensor::ones([kind + 1, width], device));
         let (shapes, _) = lazy.timed_shapes(&[1, 2], &[0, 1], 0, batch)?;
         Ok((lazy.builder, ShapesOverRows::through(shapes, [1, 2])?))
     })
@@ -491,7 +501,7 @@ fn left_by(
 ) -> (BTreeSet<usize>, BTreeSet<usize>, usize, bool, Vec<String>) {
     let (cluster, link) = (Cluster::local(4).unwrap(), NetworkLink { latency: 0.0, bandwidth: 1e12 });
     let network = Network::of_links(vec![0; 4], link, link);
-    let own = declaring(declare, 4, &mut ChaCha8Rng::seed_from_u64(1), false);
+    let own = declaring((3, declare), 4, &mut ChaCha8Rng::seed_from_u64(1), false);
     let columns = Columns::from([((1, 1), Ok(own))]);
     let devices = ClusterDevices::new([2.0, 2.0, 1.0, 1.0].map(|speed| device(speed, None)).to_vec());
     let judge = Judge { devices, ..judge(&columns, &cluster, &network, (16, None)) };
@@ -593,14 +603,14 @@ fn layers_are_divided_as_replicas_and_stages_leave_it() {
 
 #[test]
 fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
-    // Gradients of 96 bytes a stage and replica, or rows of 12 bytes, over links of 10 bytes a second.
+    // Gradients of 33 kB a stage, or rows of 256 bytes, from one host to another.
     let inside = NetworkLink { latency: 0.0, bandwidth: 1e9 };
-    let outside = NetworkLink { latency: 0.0, bandwidth: 10.0 };
+    let outside = NetworkLink { latency: 0.0, bandwidth: 1e4 };
     let found = |hosts: Vec<usize>, options: &[(&str, &str)]| {
         let cluster = Cluster::new(hosts.clone(), 0).unwrap();
         let of_rank = hosts.iter().enumerate().flat_map(|(host, ranks)| vec![host; *ranks]).collect();
         let network = Network::of_links(of_rank, inside, outside);
-        let columns = Columns::from([((1, 1), Ok(column(4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
+        let columns = Columns::from([((1, 1), Ok(declaring((64, |_| {}), 4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
         let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (2, None)) };
         let fixed = [
             ("dist.tensor_parallel_size", "1"),
