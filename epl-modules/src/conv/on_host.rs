@@ -19,7 +19,7 @@ use epl_comm::count_work;
 
 use super::window::Window;
 use crate::host::product::{Matrix, Product, product, row_by_row, transpose_into};
-use crate::host::unwritten::{Unwritten, to_write, zeroed};
+use crate::host::unwritten::{Unwritten, written, zeroed};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 use crate::linear::weighted;
 
@@ -105,10 +105,9 @@ impl Saved {
             with_columns(&window, input.slice(), channels, first..first + count, threads, |columns| {
                 let result = product(kernel, columns);
                 match count {
-                    1 => result.write(y, threads),
+                    1 => _ = result.write(y, threads),
                     _ => T::with_scratch(y.len(), |scratch| {
-                        result.set(scratch, threads);
-                        swap_outer(scratch, [filters, count, positions], y);
+                        swap_outer(result.write(scratch, threads), [filters, count, positions], y);
                     }),
                 }
             });
@@ -148,13 +147,14 @@ impl Saved {
             with_merged(grad, [count, filters, positions], |grad| {
                 let seen = product(kernel, Matrix::new(grad, [filters, count * positions]));
                 if window.is_pointwise() && count == 1 {
-                    return seen.write(of_x, threads);
+                    seen.write(of_x, threads);
+                    return;
                 }
                 T::with_scratch(channels * taps * count * positions, |scratch| {
-                    seen.set(scratch, threads);
+                    let seen = seen.write(scratch, threads);
                     match window.is_pointwise() {
-                        true => swap_outer(scratch, [channels, count, positions], of_x),
-                        false => scatter_columns(window, scratch, channels, of_x, threads),
+                        true => _ = swap_outer(seen, [channels, count, positions], of_x),
+                        false => scatter_columns(window, seen, channels, of_x, threads),
                     }
                 });
             });
@@ -189,6 +189,8 @@ impl Saved {
                         let grad = &grad[image * filters * positions..][..filters * positions];
                         transpose_into(Matrix::new(grad, [filters, positions]).transposed(), out, 1);
                     });
+                    // SAFETY: the gradient of each image was.
+                    let by_position = unsafe { written(by_position) };
                     add(product(columns, Matrix::new(by_position, [count * positions, filters])));
                 }),
             });
@@ -248,7 +250,8 @@ fn with_columns<T: Real, R>(
                 }
             }
         });
-        f(Matrix::new(&*columns, [rows, length]))
+        // SAFETY: each row was, for each image.
+        f(Matrix::new(unsafe { written(columns) }, [rows, length]))
     })
 }
 
@@ -282,20 +285,20 @@ fn with_merged<T: Real>(x: &[T], [images, filters, positions]: [usize; 3], f: im
         return f(x);
     }
     T::with_scratch(x.len(), |merged| {
-        // SAFETY: values alone are put there.
-        swap_outer(x, [images, filters, positions], unsafe { to_write(merged) });
-        f(merged);
+        f(swap_outer(x, [images, filters, positions], merged));
     });
 }
 
 /// `[a, b, inner]` as `[b, a, inner]`.
-fn swap_outer<T: Copy>(from: &[T], [a, b, inner]: [usize; 3], to: &mut [MaybeUninit<T>]) {
+fn swap_outer<'o, T: Copy>(from: &[T], [a, b, inner]: [usize; 3], to: &'o mut [MaybeUninit<T>]) -> &'o mut [T] {
     assert_eq!(to.len(), a * b * inner, "all of it is written");
     for (index, to) in to.chunks_exact_mut(inner).enumerate() {
         let (of_b, of_a) = (index / a, index % a);
         let from = &from[(of_a * b + of_b) * inner..][..inner];
-        to.iter_mut().zip(from).for_each(|(to, from)| _ = to.write(*from));
+        to.write_copy_of_slice(from);
     }
+    // SAFETY: each inner row was written.
+    unsafe { written(to) }
 }
 
 #[cfg(test)]

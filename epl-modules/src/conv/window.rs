@@ -1,5 +1,6 @@
 //! What a kernel sees of an image, as the columns of a matrix.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use burn::nn::PaddingConfig2d;
@@ -75,43 +76,54 @@ impl Window {
     }
 
     /// What one tap sees at all positions; zero outside the image.
-    pub(super) fn gather<T: Real>(&self, tap: usize, channel: &[T], seen: &mut [T]) {
+    pub(super) fn gather<T: Real>(&self, tap: usize, channel: &[T], seen: &mut [MaybeUninit<T>]) {
+        let zero = MaybeUninit::new(T::ZERO);
         let (down, along) = (tap / self.kernel[1], tap % self.kernel[1]);
         let columns = self.inside(1, along);
-        let Some(first) = self.source(1, columns.start, along) else { return seen.fill(T::ZERO) };
+        let Some(first) = self.source(1, columns.start, along) else { return seen.fill(zero) };
         if self.stride == [1, 1] && self.output == self.image {
             return self.gather_shifted([down, along], columns, channel, seen);
         }
         for (position, seen) in seen.chunks_exact_mut(self.output[1]).enumerate() {
             let Some(row) = self.source(0, position, down) else {
-                seen.fill(T::ZERO);
+                seen.fill(zero);
                 continue;
             };
             let row = &channel[row * self.image[1]..][first..self.image[1]];
-            seen[..columns.start].fill(T::ZERO);
-            seen[columns.end..].fill(T::ZERO);
+            seen[..columns.start].fill(zero);
+            seen[columns.end..].fill(zero);
             let seen = &mut seen[columns.clone()];
             match self.stride[1] {
-                1 => seen.copy_from_slice(&row[..seen.len()]),
-                stride => seen.iter_mut().zip(row.iter().step_by(stride)).for_each(|(seen, x)| *seen = *x),
+                1 => _ = seen.write_copy_of_slice(&row[..seen.len()]),
+                stride => {
+                    assert!((seen.len().max(1) - 1) * stride < row.len(), "a pixel for each position");
+                    seen.iter_mut().zip(row.iter().step_by(stride)).for_each(|(seen, x)| _ = seen.write(*x));
+                }
             }
         }
     }
 
     /// Where there is a position at each pixel a tap sees the image moved as a whole, but for what comes from another row: that lies
     /// outside the columns.
-    fn gather_shifted<T: Real>(&self, [down, along]: [usize; 2], columns: Range<usize>, channel: &[T], seen: &mut [T]) {
+    fn gather_shifted<T: Real>(
+        &self,
+        [down, along]: [usize; 2],
+        columns: Range<usize>,
+        channel: &[T],
+        seen: &mut [MaybeUninit<T>],
+    ) {
+        let zero = MaybeUninit::new(T::ZERO);
         let width = self.image[1];
         let ahead = down * self.dilation[0] * width + along * self.dilation[1];
         let behind = self.before[0] * width + self.before[1];
         let count = channel.len().saturating_sub(ahead.abs_diff(behind));
         let (from, to) = if ahead >= behind { (channel.len() - count, 0) } else { (0, channel.len() - count) };
-        seen[..to].fill(T::ZERO);
-        seen[to..to + count].copy_from_slice(&channel[from..from + count]);
-        seen[to + count..].fill(T::ZERO);
+        seen[..to].fill(zero);
+        seen[to..to + count].write_copy_of_slice(&channel[from..from + count]);
+        seen[to + count..].fill(zero);
         for row in seen.chunks_exact_mut(width) {
-            row[..columns.start].fill(T::ZERO);
-            row[columns.end..].fill(T::ZERO);
+            row[..columns.start].fill(zero);
+            row[columns.end..].fill(zero);
         }
     }
 

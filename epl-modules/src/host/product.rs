@@ -18,7 +18,7 @@ use multiversion::multiversion;
 use super::kernel::{LEAST, Problem, ProductElement};
 use super::real::Real;
 use super::rows::{each, for_blocks, rows_a_task, sum_of};
-use super::unwritten::{Unwritten, to_write};
+use super::unwritten::{Unwritten, to_write, written};
 
 /// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
 #[derive(Clone, Copy)]
@@ -259,8 +259,10 @@ impl<'a, T: Multiply> Product<'a, T> {
     }
 
     /// Writes all of `out`, in so many parts, by the threads of the current pool.
-    pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) {
+    pub(crate) fn write(self, out: &mut [MaybeUninit<T>], threads: usize) -> &mut [T] {
         self.write_to(Output::whole(out, self.sizes()), threads);
+        // SAFETY: the output was all of it.
+        unsafe { written(out) }
     }
 
     /// [`write`](Self::write) where a matrix lies.
@@ -277,11 +279,6 @@ impl<'a, T: Multiply> Product<'a, T> {
     pub(crate) unsafe fn add_to_written(self, output: Output<'_, T>, threads: usize) {
         // SAFETY: the caller's promise.
         unsafe { Self { adds: true, ..self }.run(output, threads) };
-    }
-
-    /// [`write`](Self::write) over what is there.
-    pub(crate) fn set(self, out: &mut [T], threads: usize) {
-        self.write_to(Output::over(out, self.sizes()), threads);
     }
 
     /// Adds the result to `out`, in so many parts, by the threads of the current pool.
@@ -327,19 +324,41 @@ impl Multiply for bf16 {}
 
 impl<T: Real> Multiply for T {
     unsafe fn run(product: Product<'_, T>, output: Output<'_, T>, threads: usize) {
-        let (Product { a, b, .. }, [rows, _]) = (product, output.sizes);
+        let (a, [rows, _]) = (product.a, output.sizes);
         if product.has_columns_right() && rows >= FEW_ROWS {
-            let [depth, columns] = b.sizes;
-            T::with_scratch(depth * columns, |scratch| {
-                transpose_into(b, scratch, threads);
-                multiply_parts(output, Product { b: Matrix::new(&*scratch, b.sizes), ..product }, threads);
-            });
+            run_transposed(product, output, threads);
         } else if product.has_columns_right() && a.has_rows() && a.sizes[1] > 0 {
             in_parts(output, product, threads, &dots);
         } else {
             multiply_parts(output, product, threads);
         }
     }
+}
+
+/// With a right side that is first transposed, some columns after the others: they are still in the cache when they are multiplied,
+/// and a thread keeps their memory.
+fn run_transposed<T: Real>(mut product: Product<'_, T>, mut output: Output<'_, T>, threads: usize) {
+    let [_, depth, columns] = product.extents();
+    let blocks = columns.div_ceil(columns_at_once(product.extents(), threads));
+    for block in 0..blocks {
+        let count = columns * (block + 1) / blocks - columns * block / blocks;
+        let [(own, of_own), (rest, of_rest)] = product.split(output, 1, count);
+        (output, product) = (rest, of_rest);
+        T::with_scratch(depth * count, |scratch| {
+            let b = Matrix::new(transpose_into(of_own.b, scratch, threads), [depth, count]);
+            multiply_parts(own, Product { b, ..of_own }, threads);
+        });
+    }
+}
+
+/// Of a right side that is first transposed, so many columns go at once.
+///
+/// They are a few megabytes; of many rows more, as each block packs the left side anew; and as many as give a part to each thread.
+/// No block is smaller than a part, so it is made as the whole is.
+fn columns_at_once([rows, depth, _]: [usize; 3], threads: usize) -> usize {
+    const ELEMENTS: usize = 1 << 20;
+    let parts = threads.div_ceil((rows / LEAST).max(1));
+    (ELEMENTS / depth.max(1)).max(rows / 4).max(LEAST * parts).max(2 * LEAST)
 }
 
 /// The products of each list behind each other, made on the threads of the current pool. They are dealt out by work, one of each
@@ -457,23 +476,28 @@ fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>)
 /// The rows of a matrix whose columns are contiguous behind each other, on the threads of the current pool.
 pub(crate) fn row_by_row<T: Real>(from: Matrix<T>) -> Vec<T> {
     let mut rows = Unwritten::new(from.sizes.into_iter().product());
-    transpose(from, rows.memory(), rayon::current_num_threads());
+    transpose_into(from, rows.memory(), rayon::current_num_threads());
     // SAFETY: all of them were written.
     unsafe { rows.written() }
 }
 
 /// Writes the rows of a matrix whose columns are contiguous behind each other: on one thread, or on all of the pool.
-pub(crate) fn transpose_into<T: Real>(from: Matrix<T>, to: &mut [T], threads: usize) {
-    // SAFETY: values alone are put there.
-    transpose(from, unsafe { to_write(to) }, threads);
+pub(crate) fn transpose_into<'o, T: Real>(
+    from: Matrix<T>,
+    to: &'o mut [MaybeUninit<T>],
+    threads: usize,
+) -> &'o mut [T] {
+    assert_eq!(to.len(), from.sizes[0] * from.sizes[1], "all of it is written");
+    if !to.is_empty() {
+        transpose(from, to, threads);
+    }
+    // SAFETY: it was written, row by row.
+    unsafe { written(to) }
 }
 
 fn transpose<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>], threads: usize) {
     assert!(from.strides[0] == 1 || from.sizes[0] <= 1, "the elements of a column lie behind each other");
     let columns = from.sizes[1];
-    if to.is_empty() {
-        return;
-    }
     // Bands of whole tiles, about as much as a task should be.
     let band = if threads == 1 { from.sizes[0] } else { (rows_a_task(columns) / TILE).max(1) * TILE };
     for_blocks(to, band * columns, |index, to| {
@@ -622,6 +646,7 @@ mod tests {
         for ([m, k, n], is_transposed) in [
             ([1000, 700, 300], false),
             ([129, 1500, 900], true),
+            ([70, 3000, 1100], true),
             ([20, 300, 4000], true),
             ([1, 700, 9000], true),
             ([1, 700, 9000], false),
@@ -645,6 +670,26 @@ mod tests {
                 assert!(on(threads) == one, "{m} x {k} x {n} of {:?} on {threads} threads", T::dtype());
             }
         }
+    }
+
+    /// A linear layer's input gradient, a tied head, few rows and many threads, more rows than columns, and next to nothing.
+    #[test]
+    fn a_right_side_is_transposed_in_blocks_that_a_thread_keeps_and_that_all_threads_have_a_part_of() {
+        for [rows, depth, columns] in
+            [[512, 3072, 768], [1024, 768, 32_128], [32, 4096, 250_000], [20_000, 64, 200], [40, 1, 2]]
+        {
+            for threads in [1, 2, 8, 64] {
+                let at_once = columns_at_once([rows, depth, columns], threads);
+                let blocks = columns.div_ceil(at_once);
+                if threads <= 2 {
+                    assert!(at_once.min(columns) * depth <= 1 << 21, "{rows} x {depth} x {columns}: {at_once}");
+                }
+                assert!(blocks == 1 || columns / blocks >= LEAST, "{rows} x {depth} x {columns}: {at_once}");
+                let parts = (rows / LEAST).max(1) * (at_once / LEAST);
+                assert!(blocks == 1 || parts >= threads, "{rows} x {depth} x {columns}: {at_once}");
+            }
+        }
+        assert_eq!(768_usize.div_ceil(columns_at_once([512, 3072, 768], 2)), 3);
     }
 
     #[test]

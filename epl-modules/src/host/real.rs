@@ -1,11 +1,13 @@
 //! The floats that are looped over.
 
 use core::cell::RefCell;
+use core::mem::MaybeUninit;
 use core::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
 use burn::tensor::Tensor;
 
 use super::kernel::{ProductElement, ProductType, product_type};
+use super::unwritten::Scratch;
 
 /// The element types of the fast path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,13 +65,10 @@ pub(crate) trait Real:
         if self < Self::ZERO { (small, large) } else { (large, small) }
     }
 
-    /// Calls `f` with so many elements, whose values are arbitrary. A thread keeps them for its next call, if
-    /// they are not too many.
-    fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
+    /// Calls `f` with memory of so many elements, which are not written yet. A thread keeps it for its next call, if they
+    /// are not too many.
+    fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [MaybeUninit<Self>]) -> R) -> R;
 }
-
-/// Elements of the largest memory that a thread keeps from one [`Real::with_scratch`] to the next.
-const KEPT: usize = 1 << 20;
 
 macro_rules! real {
     ($float:ty, $exp:path, $erf:path, $tanh:path) => {
@@ -111,19 +110,14 @@ macro_rules! real {
             fn is_nan(self) -> bool {
                 <$float>::is_nan(self)
             }
-            fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [Self]) -> R) -> R {
+            fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [MaybeUninit<Self>]) -> R) -> R {
                 thread_local! {
-                    static SCRATCH: RefCell<Vec<Vec<$float>>> = const { RefCell::new(Vec::new()) };
+                    static SCRATCH: RefCell<Scratch<$float>> = const { RefCell::new(Scratch::new()) };
                 }
                 // A task that waits may run another one, which takes the next.
-                let mut scratch = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
-                if scratch.len() < length {
-                    scratch.resize(length, 0.0);
-                }
-                let result = f(&mut scratch[..length]);
-                if scratch.len() <= KEPT {
-                    SCRATCH.with_borrow_mut(|kept| kept.push(scratch));
-                }
+                let mut memory = SCRATCH.with_borrow_mut(|scratch| scratch.take(length));
+                let result = f(&mut memory.spare_capacity_mut()[..length]);
+                SCRATCH.with_borrow_mut(|scratch| scratch.give_back(memory));
                 result
             }
         }

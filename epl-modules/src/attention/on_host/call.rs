@@ -1,5 +1,7 @@
 //! A call, as its heads see it: what one thread does.
 
+use core::mem::MaybeUninit;
+
 use burn::tensor::{Bool, Tensor};
 use epl_comm::count_work;
 use epl_core::model::precision::cast;
@@ -10,6 +12,7 @@ use crate::attention::heads::Inputs;
 use crate::attention::weighing::Weighing;
 use crate::dropout::Mask;
 use crate::host::product::{Matrix, Output, WORTH_A_THREAD, product, transpose_into};
+use crate::host::unwritten::written;
 use crate::host::{Real, View};
 
 /// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too. A head's
@@ -112,17 +115,23 @@ impl<'a, T: Real> Call<'a, T> {
             return f(matrix.transposed());
         }
         T::with_scratch(rows * columns, |scratch| {
-            transpose_into(matrix.transposed(), scratch, 1);
-            f(Matrix::new(&*scratch, [columns, rows]))
+            f(Matrix::new(transpose_into(matrix.transposed(), scratch, 1), [columns, rows]))
         })
     }
 
     /// The softmax of a block's scores, `[queries, keys]`, and the slopes of their softcap, if there is place for them; the keys
     /// are transposed.
-    fn weigh(&self, block: Block, keys: Matrix<'_, T>, weights: &mut [T], slopes: &mut [T]) {
+    fn weigh<'o>(
+        &self,
+        block: Block,
+        keys: Matrix<'_, T>,
+        weights: &'o mut [MaybeUninit<T>],
+        slopes: &mut [MaybeUninit<T>],
+    ) -> &'o mut [T] {
         let queries = self.query[block.head].rows(block.first, block.queries);
-        product(queries, keys.columns(block.first_key, block.keys)).set(weights, 1);
+        let weights = product(queries, keys.columns(block.first_key, block.keys)).write(weights, 1);
         self.softmax.forward(block, weights, slopes);
+        weights
     }
 
     /// Multiplies a block by the mask of dropout.
@@ -139,7 +148,7 @@ impl<'a, T: Real> Call<'a, T> {
             for block in self.cut.blocks(part) {
                 let Block { head, first, queries, first_key, keys: seen } = block;
                 T::with_scratch(queries * seen, |weights| {
-                    self.weigh(block, keys, weights, &mut []);
+                    let weights = self.weigh(block, keys, weights, &mut []);
                     self.apply_dropout(block, weights);
                     let weights = Matrix::new(&*weights, [queries, seen]);
                     let rows = output.rows(first - part.queries.start, queries);
@@ -163,8 +172,10 @@ impl<'a, T: Real> Call<'a, T> {
                     T::with_scratch(2 * length + slopes, |all| {
                         let (weights, rest) = all.split_at_mut(length);
                         let (scores, slopes) = rest.split_at_mut(length);
-                        self.weigh(block, transposed_keys, weights, slopes);
-                        product(grad, transposed_values.columns(first_key, seen)).set(scores, 1);
+                        let weights = self.weigh(block, transposed_keys, weights, slopes);
+                        // SAFETY: the softmax has written all of them, where it has a softcap; else there is none.
+                        let slopes = unsafe { written(slopes) };
+                        let scores = product(grad, transposed_values.columns(first_key, seen)).write(scores, 1);
                         self.apply_dropout(block, scores);
                         let of_bias = of_bias.as_mut().map(|rows| &mut rows[in_part * keys..][..queries * keys]);
                         self.softmax.backward(block, [weights, slopes], scores, of_bias);

@@ -1,5 +1,6 @@
 //! The softmax of a block, and its gradient.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use multiversion::multiversion;
@@ -19,8 +20,9 @@ pub(super) struct Softmax<'a, T> {
 }
 
 impl<T: Real> Softmax<'_, T> {
-    /// From the products of a block, `[queries, keys]`. `slopes`, as many or none, become the derivatives of the softcap.
-    pub fn forward(&self, block: Block, products: &mut [T], slopes: &mut [T]) {
+    /// From the products of a block, `[queries, keys]`. `slopes`, as many or none, become the derivatives of the softcap:
+    /// all are written if there is one.
+    pub fn forward(&self, block: Block, products: &mut [T], slopes: &mut [MaybeUninit<T>]) {
         if block.keys > 0 {
             softmax(self, block, products, slopes);
         }
@@ -51,17 +53,21 @@ impl<T: Real> Softmax<'_, T> {
 }
 
 #[multiversion(targets = "simd")]
-fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], slopes: &mut [T]) {
+fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], slopes: &mut [MaybeUninit<T>]) {
     let mut slopes = slopes.chunks_exact_mut(block.keys);
     for (query, row) in scores.chunks_exact_mut(block.keys).enumerate() {
         let (seen, addends) = numbers.adjust(block, query);
-        let row = only(row, seen.clone());
+        let row = only(row, seen.clone(), T::ZERO);
         row.iter_mut().for_each(|x| *x = *x * numbers.scale);
         if let Some(softcap) = numbers.softcap {
             match slopes.next() {
                 Some(slopes) => {
-                    let slopes = only(slopes, seen);
-                    row.iter_mut().zip(slopes).for_each(|(x, slope)| (*x, *slope) = softcap.of(*x));
+                    let slopes = only(slopes, seen, MaybeUninit::new(T::ZERO));
+                    row.iter_mut().zip(slopes).for_each(|(x, slope)| {
+                        let (value, derivative) = softcap.of(*x);
+                        *x = value;
+                        slope.write(derivative);
+                    });
                 }
                 None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
             }
@@ -82,9 +88,9 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
 
 /// The part of a row that is seen; the others become zero.
 #[inline(always)]
-fn only<T: Real>(row: &mut [T], seen: Range<usize>) -> &mut [T] {
-    row[..seen.start].fill(T::ZERO);
-    row[seen.end..].fill(T::ZERO);
+fn only<T: Copy>(row: &mut [T], seen: Range<usize>, zero: T) -> &mut [T] {
+    row[..seen.start].fill(zero);
+    row[seen.end..].fill(zero);
     &mut row[seen]
 }
 
