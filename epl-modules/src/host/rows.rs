@@ -174,11 +174,14 @@ fn dot_of_rows<T: Real>(a: &[T], b: &[T]) -> T {
 
 /// The sum of arrays of `length` elements that lie behind each other, in their order.
 pub(crate) fn sum_blocks<T: Real>(partials: &[T], length: usize) -> Vec<T> {
-    let mut sum = vec![T::ZERO; length];
-    for partial in partials.chunks_exact(length.max(1)) {
-        sum.iter_mut().zip(partial).for_each(|(sum, x)| *sum += *x);
-    }
-    sum
+    const TASK: usize = 1 << 16;
+    let count = partials.len() / length.max(1);
+    let own = (TASK / count.max(1)).clamp(1 << 10, 1 << 14);
+    new_blocks(length, own, |block, sums| {
+        for partial in partials.chunks_exact(length) {
+            sums.iter_mut().zip(&partial[block * own..]).for_each(|(sum, x)| *sum += *x);
+        }
+    })
 }
 
 /// The sums of so many rows of `length` elements that follow each other.
@@ -263,6 +266,15 @@ mod tests {
             };
             let exact: Vec<f64> = (0..sums * length).map(|i| of(i / length, i % length)).collect();
             assert_eq!(sum_neighbours(values, count, length), exact);
+        }
+    }
+
+    #[test]
+    fn arrays_are_summed_whatever_is_a_task() {
+        for (count, length) in [(0, 3), (3, 0), (1, 7), (2, 40_000), (100, 2500)] {
+            let values: Vec<f64> = (0..count * length).map(|i| i as f64).collect();
+            let of = |column: usize| (0..count).map(|row| (row * length + column) as f64).sum::<f64>();
+            assert_eq!(sum_blocks(&values, length), (0..length).map(of).collect::<Vec<_>>());
         }
     }
 

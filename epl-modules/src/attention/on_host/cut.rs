@@ -13,6 +13,8 @@ const CAUSAL_QUERIES: usize = 64;
 /// Heads are cut into parts so that there are about so many tasks at least, and sequences that share a bias into so many groups
 /// at most.
 const TASKS: usize = 8;
+/// So many tasks are enough to cut sequences that share a bias no further: each group has a whole gradient of it.
+const ENOUGH_TASKS: usize = 2 * TASKS;
 
 /// The sizes of a call.
 #[derive(Clone, Copy)]
@@ -49,8 +51,10 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    pub fn new(batch_size: usize, biases: usize) -> Self {
-        Self { biases, size: (batch_size / biases).div_ceil(TASKS.div_ceil(biases)) }
+    /// Each group has so many tasks: heads times parts.
+    pub fn new(batch_size: usize, biases: usize, tasks: usize) -> Self {
+        let of_bias = TASKS.div_ceil(biases).min(ENOUGH_TASKS.div_ceil(biases * tasks.max(1)));
+        Self { biases, size: (batch_size / biases).div_ceil(of_bias) }
     }
 
     pub fn count(&self, batch_size: usize) -> usize {
@@ -105,5 +109,22 @@ impl Cut {
     /// The number of the row of scores of a query among those of all heads.
     pub fn row(&self, block: Block, query: usize) -> usize {
         block.head * self.shape[2] + block.first + query
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bias_has_as_many_gradients_as_keep_the_threads_busy() {
+        // Few heads, T5's, many of them, and biases of several sequences each.
+        for (batch_size, biases, tasks, count) in
+            [(8, 1, 1, 8), (8, 1, 12, 2), (64, 1, 12, 2), (64, 1, 32, 1), (5, 1, 4, 3), (8, 2, 3, 4), (128, 64, 3, 64)]
+        {
+            let groups = Groups::new(batch_size, biases, tasks);
+            assert_eq!(groups.count(batch_size), count, "{batch_size} sequences, {biases} biases, {tasks} tasks");
+            assert!((0..batch_size).all(|sequence| groups.of(sequence) < count));
+        }
     }
 }

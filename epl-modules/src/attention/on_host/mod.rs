@@ -89,7 +89,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         value: interleaved(value, of_parts(of_value)),
     };
     let groups = match bias {
-        Some(_) => Groups::new(batch_size, inputs.biased()),
+        Some(_) => Groups::new(batch_size, inputs.biased(), heads * parts.len()),
         None => Groups { biases: batch_size, size: 1 },
     };
     let mut of_bias = vec![T::ZERO; if bias.is_some() { groups.count(batch_size) * heads * queries * keys } else { 0 }];
