@@ -54,10 +54,10 @@ struct Saved {
 
 enum Kept {
     Host(Box<Weighing>),
-    /// The inputs have no bias then, of which the number and the type is kept.
+    /// The inputs have no bias then, of which the number and the type is kept; the first part of the scale is in the query.
     Elsewhere {
         weights: Box<SavedWeights>,
-        scale: f64,
+        scale: [f64; 2],
         bias: Option<(usize, DType)>,
     },
 }
@@ -75,12 +75,21 @@ fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
 
 fn forward_tensors(mut inputs: Inputs, weighing: &Weighing) -> (Tensor<4>, Saved) {
     let bias = inputs.bias.as_ref().map(|bias| (bias.dims()[0], bias.dtype()));
-    let shared = inputs.shared();
+    let (shared, scale) = (inputs.shared(), in_two(weighing.scale));
+    inputs.query = scaled(inputs.query, scale[0]);
     let scores = joined(inputs.query.clone(), shared).matmul(inputs.key.clone().swap_dims(2, 3));
+    let weighing = Weighing { scale: scale[1], ..weighing.clone() };
     let weights = weighing.weigh(apart(scores, shared), inputs.bias.take());
     let output = apart(joined(weights.kept, shared).matmul(inputs.value.clone()), shared);
-    let kept = Kept::Elsewhere { weights: Box::new(weights.saved), scale: weighing.scale, bias };
-    (output, Saved { inputs, kept })
+    (output, Saved { inputs, kept: Kept::Elsewhere { weights: Box::new(weights.saved), scale, bias } })
+}
+
+/// A scale as what queries are multiplied by, so that products that are made small do not overflow f16 before, and what products
+/// are multiplied by. The first is a power of two: it rounds nothing.
+fn in_two(scale: f64) -> [f64; 2] {
+    let size = scale.abs();
+    let first = if size > 0.0 && size < 1.0 { size.log2().floor().exp2() } else { 1.0 };
+    [first, scale / first]
 }
 
 impl Saved {
@@ -102,8 +111,8 @@ impl Saved {
         let narrow = joined(grad_scaled.cast(dtype), shared);
         let bias = bias.filter(|_| asks_bias).map(|(biases, dtype)| summed(grad_scores, biases).cast(dtype));
         Gradients {
-            query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale),
-            key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale),
+            query: scaled(apart(narrow.clone().matmul(inputs.key), shared), scale[0] * scale[1]),
+            key: scaled(narrow.swap_dims(2, 3).matmul(joined(inputs.query, shared)), scale[1]),
             value: joined(kept, shared).swap_dims(2, 3).matmul(grad),
             bias,
         }
@@ -269,6 +278,28 @@ mod tests {
                 assert!(far(wide(&tensors), exact.clone()) <= 8.0 * unit * scale, "{dtype:?}");
                 assert_eq!(ours.into_data(), exact.cast(dtype).into_data());
             }
+        }
+    }
+
+    /// In f16 the products without their scale would be no numbers.
+    #[test]
+    fn products_that_only_their_scale_makes_small_do_not_overflow() {
+        let size = [1, 2, 3, 4];
+        let filled = |rows: usize| Tensor::<4>::full([1, 2, rows, 64], 40.0, (&Device::flex(), DType::F16));
+        let inputs = Inputs { query: filled(3), key: filled(4), value: draw([1, 2, 4, 7], DType::F16), bias: None };
+        let weighing = Weighing { scale: 0.125, ..weighing(size, false, false) };
+        let grad = heads([1, 2, 3, 7], DType::F16);
+        let all = |(output, saved): (Tensor<4>, Saved)| {
+            let found = saved.backward(grad.clone(), false);
+            [output, found.query, found.key, found.value].map(|x| x.cast(DType::F32))
+        };
+        let (ours, exact) = (all(forward_tensors(copy(&inputs), &weighing)), all(forward(inputs, weighing)));
+        for (index, (ours, exact)) in ours.into_iter().zip(exact).enumerate() {
+            let finite = ours.clone().into_data().iter::<f32>().all(f32::is_finite);
+            assert!(finite && far(ours, exact) < 0.1, "{index}");
+        }
+        for (scale, exact) in [(0.125, [0.125, 1.0]), (-0.4, [0.25, -1.6]), (1.0, [1.0, 1.0]), (0.0, [1.0, 0.0])] {
+            assert_eq!(in_two(scale), exact);
         }
     }
 
