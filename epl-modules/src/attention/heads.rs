@@ -35,6 +35,12 @@ impl Inputs {
         self.bias.as_ref().map_or(1, |bias| bias.dims()[0])
     }
 
+    /// The gradients where there is no query or no key.
+    pub fn zeros(&self, asks_bias: bool) -> Gradients {
+        let [query, key, value] = [&self.query, &self.key, &self.value].map(Tensor::zeros_like);
+        Gradients { query, key, value, bias: self.bias.as_ref().filter(|_| asks_bias).map(Tensor::zeros_like) }
+    }
+
     /// How many heads of queries share one of keys and values.
     pub fn shared(&self) -> usize {
         self.query.dims()[1] / self.key.dims()[1]

@@ -65,9 +65,8 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let ([batch_size, heads, queries, keys], [depth, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (grad.device(), grad.dtype());
     let bias = inputs.bias.as_ref().filter(|_| asks_bias);
-    if queries == 0 || batch_size == 0 {
-        let [query, key, value] = [&inputs.query, &inputs.key, &inputs.value].map(Tensor::zeros_like);
-        return Gradients { query, key, value, bias: bias.map(Tensor::zeros_like) };
+    if inputs.pairs().contains(&0) {
+        return inputs.zeros(asks_bias);
     }
     let views = Views::<T>::new(inputs, weighing);
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
