@@ -1,6 +1,6 @@
 //! The softmax of attention in tensor operations, where the scores do not lie in host memory.
 
-use burn::tensor::{Bool, Device, Tensor, activation};
+use burn::tensor::{Bool, Device, Tensor};
 use epl_core::model::precision::widen;
 
 use super::weighing::{SavedWeights, Sight, Weighing, Weights};
@@ -15,8 +15,6 @@ impl Weighing {
     pub(super) fn weigh(&self, scores: Tensor<4>, bias: Option<Tensor<4>>) -> Weights {
         let (narrow, scores) = (scores.dtype(), widen(scores));
         let (shape, device, dtype) = (scores.dims(), scores.device(), scores.dtype());
-        // Large, negative and finite: a row without any key must not become NaN.
-        let hidden = dtype.finfo().map_or(-1e4, |info| info.min);
         let (scores, slopes) = match self.softcap {
             Some(softcap) => {
                 let (scores, slopes) = softcap.of_tensor(scores * self.scale);
@@ -28,13 +26,10 @@ impl Weighing {
             Some(bias) => biased(scores, bias.cast(dtype)),
             None => scores,
         };
-        let softmax = match self.hidden(shape, &device) {
-            Some(mask) => {
-                let softmax = activation::softmax(scores.mask_fill(mask.clone(), hidden), 3);
-                softmax.mask_fill(mask, 0.0)
-            }
-            None => activation::softmax(scores, 3),
-        };
+        let softmax = softmax(match self.hidden(shape, &device) {
+            Some(mask) => scores.mask_fill(mask, f64::NEG_INFINITY),
+            None => scores,
+        });
         let mask = self.dropout.as_ref().map(|mask| mask.tensor(shape, &device).cast(dtype));
         let kept = match &mask {
             Some(mask) => (softmax.clone() * mask.clone()).cast(narrow),
@@ -70,6 +65,16 @@ impl Weighing {
             (padding, unseen) => padding.or(unseen),
         }
     }
+}
+
+/// Zeros in a row without a key, which has -∞ everywhere, by masks or by its bias: Burn's softmax makes it NaN.
+fn softmax(scores: Tensor<4>) -> Tensor<4> {
+    let lowest = scores.dtype().finfo().map_or(-1e4, |info| info.min);
+    let largest = scores.clone().max_dim(3).clamp_min(lowest);
+    let powers = (scores - largest).exp();
+    // One at least where there is a key.
+    let sum = powers.clone().sum_dim(3).clamp_min(0.5);
+    powers / sum
 }
 
 /// The scores with their biases, which begin anew after so many sequences as there are of them.
