@@ -112,7 +112,8 @@ impl Smooth for GeluNew {
     }
 
     fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
-        let square = x.clone().square();
+        // From 100 on the function is flat: its slope, which may be infinite, must not be multiplied by zero.
+        let square = x.clone().square().clamp_max(1e4);
         let tanh = (x.clone() * (square.clone() * CUBIC + 1.0) * ROOT).tanh();
         let phi = (tanh.clone() + 1.0) * 0.5;
         let slope = (square * (3.0 * CUBIC) + 1.0) * ROOT;
@@ -274,6 +275,19 @@ mod tests {
                 let exact = Tensor::from_data([0.0, 1.0], (&device.clone().without_autodiff(), dtype));
                 assert!(far(of_x.clone(), exact) < 1e-6, "{activation:?} of {x}: {of_x}");
                 assert!(far(y.inner(), activation::relu(x.clone().inner())) < 1e-6, "{activation:?} of {x}");
+            }
+        }
+    }
+
+    #[test]
+    fn tensor_operations_have_the_values_and_derivatives_of_large_inputs() {
+        for (dtype, size) in [30.0, 200.0, 1e13, 1e30].into_iter().flat_map(|x| [(DType::F32, x), (DType::F64, x)]) {
+            let x = Tensor::<1>::from_data([-size, size], (&Device::flex(), dtype));
+            let at = || x.clone();
+            let exact = Tensor::from_data([0.0, 1.0], (&Device::flex(), dtype));
+            for (value, derivative) in [Gelu.of_tensor(at()), GeluNew.of_tensor(at()), Silu.of_tensor(at())] {
+                assert!(far(derivative.clone(), exact.clone()) < 1e-6, "at {x}: {derivative}");
+                assert!(far(value.clone(), activation::relu(at())) < 1e-6, "at {x}: {value}");
             }
         }
     }
