@@ -65,8 +65,8 @@ pub(crate) trait Real:
         if self < Self::ZERO { (small, large) } else { (large, small) }
     }
 
-    /// Calls `f` with memory of so many elements, which are not written yet. A thread keeps it for its next call, if they are not too
-    /// many.
+    /// Calls `f` with memory of so many elements, which are not written yet. A thread keeps it for its next call, if they
+    /// are not too many.
     fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [MaybeUninit<Self>]) -> R) -> R;
 }
 

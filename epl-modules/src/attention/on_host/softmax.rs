@@ -20,8 +20,8 @@ pub(super) struct Softmax<'a, T> {
 }
 
 impl<T: Real> Softmax<'_, T> {
-    /// From the products of a block, `[queries, keys]`. `slopes`, as many or none, become the derivatives of the softcap, all of them if
-    /// there is one.
+    /// From the products of a block, `[queries, keys]`. `slopes`, as many or none, become the derivatives of the softcap:
+    /// all are written if there is one.
     pub fn forward(&self, block: Block, products: &mut [T], slopes: &mut [MaybeUninit<T>]) {
         if block.keys > 0 {
             softmax(self, block, products, slopes);
