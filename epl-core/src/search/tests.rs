@@ -9,13 +9,13 @@ use burn::tensor::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Shape};
 use super::column::{Column, Columns};
 use super::judge::{Judge, Judged};
 use super::kept::Kept;
 use super::run::search;
 use super::space::{LeastSeconds, divisions, levels, shapes};
-use crate::config::{Config, Layers, OffloadLevel, RankOrder, ZeroLevel};
+use crate::config::{Config, Layers, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
 use crate::cost::{ClusterDevices, DeviceTraits, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::plan::Plan;
@@ -387,7 +387,8 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
     let given = given(ranks, &[("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")]);
     for _ in 0..chains {
         let columns = Columns::from([((1, 1), Ok(column(segments, &mut numbers, false)))]);
-        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (5, None)) };
+        let rates = Rates { spared: 0.3, ..Rates::default() };
+        let judge = Judge { rates, ..judge(&columns, &cluster, &network, (5, None)) };
         for shape in shapes(&given, &judge, segments, &Kept::default()).shapes {
             let Some(Ok(column)) = columns.get(&(1, 1)) else { panic!("it is there") };
             let mesh = crate::Mesh::new(
@@ -408,6 +409,47 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
         }
     }
     looked_at
+}
+
+/// Seconds of a layout of four segments that take 1 forward, 2 backward and a quarter without a graph for a row, of 8 rows.
+fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], rates: Rates) -> f64 {
+    let cluster = Cluster::local(data * stages).unwrap();
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let network = Network::of_links(vec![0; data * stages], link, link);
+    let Column { builder, shapes, .. } = column(4, &mut ChaCha8Rng::seed_from_u64(1), false);
+    let line = |seconds: f64| Line::through([(1.0, seconds)]);
+    let even = SegmentTime { forward: line(1.0), backward: line(2.0), untracked: line(0.25) };
+    let columns = Columns::from([((1, 1), Ok(Column::new(builder, vec![even; 4], shapes, None)))]);
+    let judge = Judge { rates, ..judge(&columns, &cluster, &network, (8, None)) };
+    let shape = Shape {
+        sizes: [data, stages, 1, 1],
+        micro_batches: 1,
+        chunks: 1,
+        strategy: PipelineStrategy::PreferBackward,
+        order: RankOrder::default(),
+        by_speed: false,
+    };
+    let cuts = if stages > 1 { vec![2] } else { Vec::new() };
+    let level = (ZeroLevel::Off, OffloadLevel::Off);
+    let candidate = Candidate { shape, level, row_weights: None, cuts, runs: runs.to_vec() };
+    judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
+}
+
+#[test]
+fn what_is_run_again_takes_one_forward_without_a_graph_more() {
+    let of = |runs: &[core::ops::Range<usize>]| seconds_of((1, 1), runs, Rates::default());
+    assert_eq!(of(&[]), 4.0 * 3.0 * 8.0);
+    assert_eq!(of(&[0..1, 2..3]) - of(&[]), 2.0 * 0.25 * 8.0);
+}
+
+#[test]
+fn a_rank_is_faster_while_others_of_its_host_wait() {
+    let of = |layout, spared| seconds_of(layout, &[], Rates { spared, ..Rates::default() });
+    // Of two stages with one micro-batch one always waits, and of replicas none does.
+    let (whole, spared) = (of((1, 2), 0.0), of((1, 2), 0.2));
+    assert!((spared / whole - 0.9).abs() < 1e-3, "{spared} of {whole}");
+    assert!((of((2, 1), 0.2) / of((2, 1), 0.0) - 1.0).abs() < 1e-3);
+    assert_eq!(of((1, 1), 0.2), of((1, 1), 0.0));
 }
 
 /// Of a plan, all that a simulation and an estimate read.
