@@ -652,7 +652,8 @@ fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
         let cluster = Cluster::new(hosts.clone(), 0).unwrap();
         let of_rank = hosts.iter().enumerate().flat_map(|(host, ranks)| vec![host; *ranks]).collect();
         let network = Network::of_links(of_rank, inside, outside);
-        let columns = Columns::from([((1, 1), Ok(declaring((64, |_| {}), 4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
+        let columns =
+            Columns::from([((1, 1), Ok(declaring((64, |_| {}), 4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
         let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (2, None)) };
         let fixed = [
             ("dist.tensor_parallel_size", "1"),
