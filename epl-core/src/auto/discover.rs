@@ -29,12 +29,8 @@ impl Epl {
     /// When the model opens scopes, which lay it out; when it does not run on the sample under the layout that is given
     /// (in a search, a number of tensor ranks under which it does not is refused with the reason); when ranks find
     /// different things, or a peer fails.
-    pub fn discover<M: Model>(
-        &self,
-        mut model: impl FnMut(&Place) -> M,
-        mut sample: Sample<'_, M::Batch>,
-    ) -> Result<Self> {
-        self.discovering(&mut model, &mut sample)
+    pub fn discover<M: Model>(&self, mut model: impl FnMut(&Place) -> M, sample: Sample<'_, M::Batch>) -> Result<Self> {
+        self.discovering(&mut model, &mut sample.on(self.context()))
     }
 
     /// [`discover`](Self::discover), of which what is known already is not looked for again.

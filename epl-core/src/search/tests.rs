@@ -426,7 +426,7 @@ fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], 
         micro_batches: 1,
         chunks: 1,
         strategy: PipelineStrategy::PreferBackward,
-        order: RankOrder::default(),
+        order: RankOrder::DataPipelineTensor,
         by_speed: false,
     };
     let cuts = if stages > 1 { vec![2] } else { Vec::new() };
