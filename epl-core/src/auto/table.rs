@@ -7,7 +7,7 @@ use super::columns::OwnColumn;
 use super::sample::Sample;
 use super::{calibrate, columns, rates, speeds};
 use crate::config::Config;
-use crate::cost::{ClusterDevices, DeviceTraits, Machine, Network, Rates};
+use crate::cost::{ClusterDevices, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::OptimizerState;
@@ -73,9 +73,8 @@ impl CostTable {
             Some(given) => Some(given),
             None => known.speeds(speeds::measured(epl, seconds)?),
         };
-        let traits = |compute: f64| DeviceTraits { compute, memory: compute, bytes: None };
         let devices = match speeds {
-            Some(speeds) => ClusterDevices::new(speeds.into_iter().map(traits).collect()),
+            Some(speeds) => ClusterDevices::of_speeds(&speeds),
             None => ClusterDevices::alike(epl.cluster().world_size(), None),
         };
         let calls = match links {

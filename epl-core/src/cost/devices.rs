@@ -32,6 +32,11 @@ impl ClusterDevices {
         Self(vec![DeviceTraits { compute: 1.0, memory: 1.0, bytes }; count])
     }
 
+    /// Those that are so many times as fast as the slowest one, by rank.
+    pub fn of_speeds(speeds: &[f64]) -> Self {
+        Self(speeds.iter().map(|speed| DeviceTraits { compute: *speed, memory: *speed, bytes: None }).collect())
+    }
+
     /// Those of ranks, by rank.
     pub fn new(traits: Vec<DeviceTraits>) -> Self {
         Self(traits)

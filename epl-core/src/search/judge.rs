@@ -7,14 +7,14 @@ use std::sync::Arc;
 use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
-use crate::config::Config;
+use crate::config::{Config, RankOrder};
 use crate::cost::{ClusterDevices, DeviceTraits, LayerSeconds, Network, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
 use crate::simulate::{Members, StepProgram, StepTime, simulate_step};
-use crate::topology::cluster::{Axis, Cluster, Mesh, Placement};
+use crate::topology::cluster::{Axis, Cluster, Mesh, MeshSizes, Placement};
 
 /// What configurations are judged by.
 #[derive(Debug)]
@@ -78,6 +78,13 @@ impl Judged {
 }
 
 impl Judge<'_> {
+    /// The mesh of some sizes on the cluster.
+    pub fn mesh_of(&self, given: &Config, order: RankOrder, sizes: [usize; 4]) -> Result<Mesh> {
+        let [data, stages, tensor, expert] = sizes;
+        let is_near = given.cluster.device_place_prefer_intra_node;
+        Ok(Mesh::over(self.cluster, MeshSizes::new(data, stages, tensor, expert)?, order, is_near)?)
+    }
+
     /// The column of a mesh.
     pub fn column(&self, mesh: &Mesh) -> Result<&Column> {
         let key = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
@@ -222,9 +229,13 @@ impl Judge<'_> {
     /// The ranks, each as much faster as the others of its host wait in a step.
     fn spared(&self, stages: &StageRanks<'_>, (seconds, times): &(f64, Vec<StepTime>)) -> Vec<SimulatedRank> {
         let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
-        let stage_of = |rank: usize| mesh.group(Axis::Pipeline, rank).iter().position(|other| *other == rank);
-        // Other replicas wait as the first one does.
-        let waits = |rank: usize| stage_of(rank).map_or(0.0, |stage| (1.0 - busy(&times[stage]) / seconds).max(0.0));
+        // Ranks that share layers wait alike, and replicas that are not simulated as the first one.
+        let simulated = |rank: usize| {
+            let first = mesh.group(Axis::Tensor, rank)[0];
+            let stage = || mesh.group(Axis::Pipeline, rank).iter().position(|other| *other == rank);
+            stages.ranks.iter().position(|other| other.rank == first).or_else(stage)
+        };
+        let waits = |rank: usize| simulated(rank).map_or(0.0, |at| (1.0 - busy(&times[at]) / seconds).max(0.0));
         let spared = |own: &SimulatedRank| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
             let waiting: Vec<f64> = others.map(waits).collect();

@@ -3,7 +3,6 @@
 
 use super::candidate::is_fixed;
 use super::judge::Judge;
-use super::space::mesh_of;
 use crate::config::Config;
 use crate::error::Result;
 use crate::topology::cluster::Mesh;
@@ -88,7 +87,7 @@ impl Kept {
     /// Whether ranks that are divided so, in the order of a configuration, compute and read the same.
     pub fn allows(&self, judge: &Judge<'_>, config: &Config, sizes: [usize; 4]) -> bool {
         let reads =
-            || mesh_of(judge, config, config.dist.order, sizes).is_ok_and(|mesh| Some(readers(&mesh)) == self.readers);
+            || judge.mesh_of(config, config.dist.order, sizes).is_ok_and(|mesh| Some(readers(&mesh)) == self.readers);
         self.replicas.is_none_or(|replicas| replicas == sizes[0]) && (self.readers.is_none() || reads())
     }
 }

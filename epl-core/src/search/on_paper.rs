@@ -124,26 +124,7 @@ pub fn search_on_paper(
         )));
     }
     check_described(config)?;
-    for key in ["auto.measure", "auto.calibration"] {
-        let given = config.get(key).filter(|value| Config::default().get(key).as_ref() != Some(value));
-        if let Some(value) = given {
-            return Err(Error::invalid(format!(
-                "{key} = {value}, and on paper nothing is run or measured; leave it out"
-            )));
-        }
-    }
-    let mut given = config.clone();
-    given.set("cluster.ranks", cluster.world_size())?;
-    let half = match task.dtype {
-        DType::F16 => Some(HalfDtype::F16),
-        DType::BF16 => Some(HalfDtype::Bf16),
-        _ => None,
-    };
-    if let Some(half) = half {
-        // Parameters are f32, and what segments compute with is a copy.
-        given.set("amp.level", AmpLevel::O1.to_setting())?;
-        given.set("amp.dtype", half.to_setting())?;
-    }
+    let given = given_on_paper(config, &cluster, task)?;
     let network = machine.network()?;
     let on_hosts = sizes_of_hosts(&cluster);
     let (mut columns, mut count) = (Columns::new(), 1);
@@ -182,6 +163,35 @@ pub fn search_on_paper(
         lanes: 1,
     };
     search(&judge, &given, count)
+}
+
+/// A configuration with what a task and a described cluster say.
+///
+/// # Errors
+///
+/// When it asks for runs or measures.
+fn given_on_paper(config: &Config, cluster: &Cluster, task: &PaperTask) -> Result<Config> {
+    for key in ["auto.measure", "auto.calibration"] {
+        let given = config.get(key).filter(|value| Config::default().get(key).as_ref() != Some(value));
+        if let Some(value) = given {
+            return Err(Error::invalid(format!(
+                "{key} = {value}, and on paper nothing is run or measured; leave it out"
+            )));
+        }
+    }
+    let mut given = config.clone();
+    given.set("cluster.ranks", cluster.world_size())?;
+    let half = match task.dtype {
+        DType::F16 => Some(HalfDtype::F16),
+        DType::BF16 => Some(HalfDtype::Bf16),
+        _ => None,
+    };
+    if let Some(half) = half {
+        // Parameters are f32, and what segments compute with is a copy.
+        given.set("amp.level", AmpLevel::O1.to_setting())?;
+        given.set("amp.dtype", half.to_setting())?;
+    }
+    Ok(given)
 }
 
 /// How many devices hosts have, each number once.

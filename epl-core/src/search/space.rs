@@ -7,7 +7,7 @@ use super::kept::Kept;
 use crate::config::{Config, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
 use crate::cost::DeviceTraits;
 use crate::error::Result;
-use crate::topology::cluster::{Axis, Mesh, MeshSizes};
+use crate::topology::cluster::Axis;
 
 /// The most chunks of a stage that are tried.
 const MOST_CHUNKS: usize = 8;
@@ -44,13 +44,6 @@ fn stages_and_replicas(given: &Config, ranks: usize, expert: usize) -> Vec<(usiz
         |data: usize| dist.data_parallel_size.is_none_or(|said| said == data) && data.is_multiple_of(expert);
     let both = stages.into_iter().map(|stages| (stages, ranks / stages));
     both.filter(|(_, data)| is_allowed(*data)).collect()
-}
-
-/// The mesh of some sizes on the judge's cluster.
-pub(super) fn mesh_of(judge: &Judge<'_>, given: &Config, order: RankOrder, sizes: [usize; 4]) -> Result<Mesh> {
-    let [data, stages, tensor, expert] = sizes;
-    let is_near = given.cluster.device_place_prefer_intra_node;
-    Ok(Mesh::over(judge.cluster, MeshSizes::new(data, stages, tensor, expert)?, order, is_near)?)
 }
 
 /// Layouts that may be, and why others cannot.
@@ -121,7 +114,7 @@ fn lie_otherwise(judge: &Judge<'_>, given: &Config, orders: [RankOrder; 2], size
         return false;
     }
     let lie = |order| {
-        let mesh = mesh_of(judge, given, order, sizes).ok()?;
+        let mesh = judge.mesh_of(given, order, sizes).ok()?;
         let of = |axis| mesh.groups(axis).iter().map(|group| judge.network.shape(group)).collect::<Vec<_>>();
         Some(Axis::ALL.map(of))
     };

@@ -126,7 +126,8 @@ struct RankState {
 /// let backward = Op::Run { kind: RunKind::Backward, micro_batch: 0, segment: 0 };
 /// let program = StepProgram { ops: vec![backward, Op::Call(Arc::new(sum)), Op::Update(None)] };
 /// let timeline = simulate_step(&[program.clone(), program], &|_, _| vec![0, 1], &Seconds)?;
-/// assert_eq!((timeline.ranks[0][1].begin, timeline.makespan()), (1.0, 2.0 + 3.0 + 0.5)); // rank 0 waits in the sum
+/// let begins: Vec<f64> = timeline.ops(0).map(|op| op.begin).collect();
+/// assert_eq!((&begins[..], timeline.makespan()), (&[0.0, 1.0, 5.0][..], 2.0 + 3.0 + 0.5)); // rank 0 waits in the sum
 /// # Ok::<_, epl_core::Error>(())
 /// ```
 ///

@@ -4,7 +4,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 use super::real::Real;
-use super::unwritten::{Unwritten, zeroed};
+use super::unwritten::{Unwritten, written};
 
 /// Lanes along which a row is summed.
 pub(crate) const LANES: usize = 16;
@@ -214,6 +214,13 @@ pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
         }
     });
     sum_blocks(&partials, length)
+}
+
+/// Memory filled with zeros.
+fn zeroed<T: Real>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
+    memory.fill(MaybeUninit::new(T::ZERO));
+    // SAFETY: all of it was written.
+    unsafe { written(memory) }
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 
 use core::mem::MaybeUninit;
 
-use super::real::Real;
-
 /// Memory of so many elements, which are not written yet.
 pub(crate) struct Unwritten<T> {
     values: Vec<T>,
@@ -49,13 +47,6 @@ pub(crate) unsafe fn to_write<T>(values: &mut [T]) -> &mut [MaybeUninit<T>] {
 pub(crate) unsafe fn written<T>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
     // SAFETY: the caller's promise.
     unsafe { memory.assume_init_mut() }
-}
-
-/// Memory filled with zeros.
-pub(crate) fn zeroed<T: Real>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
-    memory.fill(MaybeUninit::new(T::ZERO));
-    // SAFETY: all of it was written.
-    unsafe { written(memory) }
 }
 
 /// Memory that a thread keeps for what it needs for a while, again and again.
