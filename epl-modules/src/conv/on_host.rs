@@ -19,7 +19,7 @@ use epl_comm::count_work;
 
 use super::window::Window;
 use crate::host::product::{Matrix, Product, product, row_by_row, transpose_into};
-use crate::host::unwritten::{Unwritten, written, zeroed};
+use crate::host::unwritten::{Unwritten, written};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 use crate::linear::weighted;
 
@@ -268,7 +268,7 @@ fn scatter_columns<T: Real>(
     let planes = images.len() / pixels;
     let at_once = if threads == 1 { planes } else { 1 };
     host::for_blocks(images, at_once * pixels, |block, images| {
-        for (plane, pixels) in zeroed(images).chunks_exact_mut(pixels).enumerate() {
+        for (plane, pixels) in host::zeroed(images).chunks_exact_mut(pixels).enumerate() {
             let plane = block * at_once + plane;
             let (image, channel) = (plane / channels, plane % channels);
             for tap in 0..taps {

@@ -29,7 +29,7 @@ pub(crate) use kernel::{ProductType, product_type};
 pub(crate) use real::{HostFloat, Real, host_float};
 pub(crate) use rows::{
     both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_rows, map_sum, max_of, new_blocks,
-    new_blocks2, rows_a_task, sum_blocks, sum_neighbours, sum_of,
+    new_blocks2, rows_a_task, sum_blocks, sum_neighbours, sum_of, zeroed,
 };
 pub(crate) use scatter::{scatter_add, scatter_add_backward};
 pub(crate) use view::{Owned, View, tensor};

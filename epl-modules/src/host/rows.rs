@@ -1,5 +1,7 @@
 //! Sums along rows, and tasks of some rows.
 
+use core::mem::MaybeUninit;
+
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -217,7 +219,7 @@ pub(crate) fn column_sums<T: Real>(values: &[T], length: usize) -> Vec<T> {
 }
 
 /// Memory filled with zeros.
-fn zeroed<T: Real>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
+pub(crate) fn zeroed<T: Real>(memory: &mut [MaybeUninit<T>]) -> &mut [T] {
     memory.fill(MaybeUninit::new(T::ZERO));
     // SAFETY: all of it was written.
     unsafe { written(memory) }
