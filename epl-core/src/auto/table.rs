@@ -73,10 +73,8 @@ impl CostTable {
             Some(given) => Some(given),
             None => known.speeds(speeds::measured(epl, seconds)?),
         };
-        let devices = match speeds {
-            Some(speeds) => ClusterDevices::of_speeds(&speeds),
-            None => ClusterDevices::alike(epl.cluster().world_size(), None),
-        };
+        let alike = || ClusterDevices::alike(epl.cluster().world_size(), None);
+        let devices = speeds.map_or_else(alike, |speeds| ClusterDevices::of_speeds(&speeds));
         let calls = match links {
             Some(_) => Vec::new(),
             None => known.calls(|| calibrate::calls(epl))?,
