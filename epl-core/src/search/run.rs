@@ -16,9 +16,11 @@ use crate::error::{Error, Result};
 use crate::memory::Amount;
 use crate::topology::cluster::Mesh;
 
-/// How many stages of layouts that seem to fit are simulated at most in each order of ranks, from the layout that seems best on; and
-/// how many of the others, from the one that comes nearest on.
+/// How many stages of layouts that seem to fit are simulated at most, from the layout that seems best on; and how many of the others,
+/// from the one that comes nearest on.
 const JUDGED: usize = 512;
+/// The same, beside these, of layouts whose ranks lie in the other order, which differ in what collectives take alone.
+const JUDGED_OTHERWISE: usize = 96;
 /// So many times a device is too much, where another layout came nearer.
 const HOPELESS: f64 = 3.0;
 /// How many of the best choices are improved by moves: of each division of the ranks and rows and order of stages the best that runs
@@ -279,10 +281,11 @@ impl SearchRun<'_> {
             // Of each order of ranks as many: where formulas take the one to be better than it is, the other is simulated, too.
             let mut judged = [0; 2];
             for draft in drafts {
-                let judged = &mut judged[usize::from(draft.shape.order == self.given.dist.order)];
+                let is_own = draft.shape.order == self.given.dist.order;
+                let (judged, most) = (&mut judged[usize::from(is_own)], if is_own { JUDGED } else { JUDGED_OTHERWISE });
                 // What is so much larger than a device does not come near.
                 let is_hopeless = draft.over > HOPELESS * self.largest && self.over.is_some();
-                if draft.bound >= self.best() || is_hopeless || *judged >= JUDGED {
+                if draft.bound >= self.best() || is_hopeless || *judged >= most {
                     continue;
                 }
                 match self.draft(&draft) {

@@ -108,14 +108,15 @@ fn arrangements((given, kept): (&Config, &Kept), judge: &Judge<'_>, sizes: [usiz
         .collect()
 }
 
-/// Whether groups lie otherwise on hosts in one order than in the other.
+/// Whether the groups of each host's first rank lie otherwise on hosts in one order than in the other.
 fn lie_otherwise(judge: &Judge<'_>, given: &Config, orders: [RankOrder; 2], sizes: [usize; 4]) -> bool {
     if judge.cluster.host_num() == 1 {
         return false;
     }
     let lie = |order| {
         let mesh = judge.mesh_of(given, order, sizes).ok()?;
-        let of = |axis| mesh.groups(axis).iter().map(|group| judge.network.shape(group)).collect::<Vec<_>>();
+        let firsts = || (0..judge.cluster.worker_num()).map(|host| judge.cluster.ranks_of(host).start);
+        let of = |axis| firsts().map(|rank| judge.network.shape(&mesh.group(axis, rank))).collect::<Vec<_>>();
         Some(Axis::ALL.map(of))
     };
     let [one, other] = orders.map(lie);
