@@ -62,9 +62,9 @@ use crate::rank::Rank;
 /// #     fn members(&self) -> &[Rank] { &[Rank(0), Rank(1), Rank(2)] }
 /// #     fn reserve_stage(&self, whole: Operation, _: Operation) -> u64 { self.reserve(whole) }
 /// #     fn moves_rows(&self) -> bool { false }
-/// #     fn split(&self, _: u64, _: &str, _: usize, _: usize) -> Result<Arc<dyn Transport>> { unimplemented!() }
-/// #     fn split_by(&self, _: u64, _: &str, _: &[(usize, usize)]) -> Result<Arc<dyn Transport>> { unimplemented!() }
-/// #     fn link(&self, _: usize, _: usize) -> Result<Arc<dyn Transport>> { unimplemented!() }
+/// #     fn split(&self, _: u64, _: &str, _: usize, _: usize) -> Result<Arc<dyn Transport>> { Err(Error::invalid("there is one group")) }
+/// #     fn split_by(&self, _: u64, _: &str, _: &[(usize, usize)]) -> Result<Arc<dyn Transport>> { Err(Error::invalid("there is one group")) }
+/// #     fn link(&self, _: usize, _: usize) -> Result<Arc<dyn Transport>> { Err(Error::invalid("there is one group")) }
 /// #     fn lanes(&self) -> usize { 1 }
 /// #     fn trim(&self) {}
 /// #     fn warmed_up(&self) {}

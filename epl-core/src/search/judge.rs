@@ -218,10 +218,27 @@ impl Judge<'_> {
     ) -> Result<(f64, Vec<StepTime>)> {
         /// How often the shares are found anew.
         const TIMES: usize = 2;
-        let mut found = self.simulated_at(column, stages, micro_batches)?;
+        let StageRanks { plans, ranks, mesh } = *stages;
+        // Of a group that a layer calls one rank alone is simulated: what it takes is part of the segment.
+        let mut layers = LayerSeconds::new();
+        for SimulatedRank { rank, links, rows, .. } in ranks {
+            for rows in rows[..micro_batches].iter().collect::<BTreeSet<_>>() {
+                let seconds = || column.layers(*rows, (mesh, *rank, self.network));
+                layers.entry((*links, *rows)).or_insert_with(seconds);
+            }
+        }
+        let programs = plans.chunks(mesh.size(Axis::Pipeline)).zip(ranks.chunks(mesh.size(Axis::Pipeline)));
+        let programs = programs.flat_map(|(plans, ranks)| {
+            let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches]).with_lanes(self.lanes);
+            plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Vec<_>>()
+        });
+        let programs = programs.collect::<Result<Vec<_>>>()?;
+        let run = |ranks: &[SimulatedRank]| {
+            self.run(column, &StageRanks { ranks, ..*stages }, (&programs, &layers, micro_batches))
+        };
+        let mut found = run(ranks)?;
         for _ in 0..if self.rates.spared > 0.0 { TIMES } else { 0 } {
-            let ranks = self.spared(stages, &found);
-            found = self.simulated_at(column, &StageRanks { ranks: &ranks, ..*stages }, micro_batches)?;
+            found = run(&self.spared(stages, &found))?;
         }
         Ok(found)
     }
@@ -251,30 +268,15 @@ impl Judge<'_> {
         devices.iter().map(|device| DeviceTraits { compute: device.compute / takes, ..*device }).collect()
     }
 
-    /// The same, of ranks that take what their devices say.
-    fn simulated_at(
+    /// Runs the programs of ranks that take what their devices say.
+    fn run(
         &self,
         column: &Column,
-        stages: &StageRanks<'_>,
-        micro_batches: usize,
+        &StageRanks { plans, ranks, mesh }: &StageRanks<'_>,
+        (programs, layers, micro_batches): (&[StepProgram], &LayerSeconds, usize),
     ) -> Result<(f64, Vec<StepTime>)> {
-        let StageRanks { plans, ranks, mesh } = *stages;
-        // Of a group that a layer calls one rank alone is simulated: what it takes is part of the segment.
-        let mut layers = LayerSeconds::new();
-        for SimulatedRank { rank, links, rows, .. } in ranks {
-            for rows in rows[..micro_batches].iter().collect::<BTreeSet<_>>() {
-                let seconds = || column.layers(*rows, (mesh, *rank, self.network));
-                layers.entry((*links, *rows)).or_insert_with(seconds);
-            }
-        }
-        let programs = plans.chunks(mesh.size(Axis::Pipeline)).zip(ranks.chunks(mesh.size(Axis::Pipeline)));
-        let programs = programs.flat_map(|(plans, ranks)| {
-            let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches]).with_lanes(self.lanes);
-            plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Vec<_>>()
-        });
-        let programs = programs.collect::<Result<Vec<_>>>()?;
-        let costs = StepCosts::new((plans, ranks), &column.segments, &layers, (self.network, self.rates));
-        let timeline = simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
+        let costs = StepCosts::new((plans, ranks), &column.segments, layers, (self.network, self.rates));
+        let timeline = simulate_step(programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
         let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
             let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
             let of = |rows: &usize| {
