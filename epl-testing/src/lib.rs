@@ -1,4 +1,4 @@
-//! Tests that need a process of their own.
+//! Tests that need a process of their own, and numbers that are not drawn.
 //!
 //! Some state is a whole process's: the element type of a device, the counts of an allocator, Burn's random generator,
 //! what the system says is resident. A test of such state is an ordinary test whose body is given to [`alone`] or
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 #[cfg(feature = "burn")]
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 /// Runs the body of a test in a process of its own.
 ///
@@ -56,6 +56,20 @@ pub fn alone_as(name: &str, rest: impl FnOnce()) {
 #[cfg(feature = "burn")]
 pub fn in_f64<F: FnOnce()>(test: F) {
     alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
+}
+
+/// Numbers between -1 and 1 without a pattern that a wrong index could share.
+///
+/// Not drawn: Burn's generator is the whole process's, so that a test that draws changes what the tests beside it draw, where
+/// these have seeded it.
+pub fn numbers(seed: usize, count: usize) -> Vec<f64> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729 + 17) as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0).collect()
+}
+
+/// A float tensor of such numbers, in the device's default type.
+#[cfg(feature = "burn")]
+pub fn tensor<const D: usize>(seed: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(numbers(seed, shape.iter().product()), shape), device)
 }
 
 fn alone_after<F: FnOnce()>(setup: impl FnOnce(), test: F) {

@@ -102,6 +102,13 @@ pub(crate) fn seeded<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) ->
     section(device, seeds, None, f).0
 }
 
+/// Runs `f`, which draws, without seeds of its own, and not while another thread is in a section.
+pub(crate) fn held<T>(f: impl FnOnce() -> T) -> T {
+    let has_section = SECTION.with_borrow(Option::is_some);
+    let _held = (!has_section).then(|| GENERATOR.lock().unwrap_or_else(PoisonError::into_inner));
+    f()
+}
+
 /// [`seeded`], and whether `f` has drawn.
 pub(crate) fn watched<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) -> (T, bool) {
     let (value, watch) = section(device, seeds, Some(Watch::default()), f);
@@ -118,10 +125,7 @@ impl Seeds {
             vec![section.seeds.own, section.calls, section.parts]
         };
         let numbers = SECTION.with_borrow_mut(|section| section.as_mut().map(of_section));
-        let numbers = numbers.unwrap_or_else(|| {
-            let _held = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-            bits(&next_numbers(device))
-        });
+        let numbers = numbers.unwrap_or_else(|| held(|| bits(&next_numbers(device))));
         Self { own: stable_hash(&("part", &*numbers)), after: stable_hash(&("after a part", &*numbers)) }
     }
 }

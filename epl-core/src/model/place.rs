@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::shard_range;
 
 use crate::model::context::{BuildContext, Context, Sharding, SplitScope};
+use crate::model::generator;
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 use crate::topology::layout::{Strategy, StrategyKind};
@@ -411,8 +412,10 @@ impl Place {
         let whole_shape = shape;
         let draw = move |device: &Device, require_grad: bool| {
             let plain = device.clone().without_autodiff();
-            let whole = initializer.init_with::<D, _>(whole_shape, Some(fan_in), Some(fan_out), &plain).into_value();
-            let whole = whole.inner();
+            // A layer that no model has is drawn at its first use, beside what other threads draw from their seeds.
+            let whole = generator::held(|| {
+                initializer.init_with::<D, _>(whole_shape, Some(fan_in), Some(fan_out), &plain).into_value().inner()
+            });
             // Through the host, so that the slice does not keep the whole alive.
             let data = if mine == whole_shape { whole.into_data() } else { whole.slice(ranges).into_data() };
             Tensor::from_data(data, device).set_require_grad(require_grad)

@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Tensor};
 use epl_core::auto::Sample;
 use epl_core::config::Layers;
 use epl_core::cost::Machine;
@@ -46,7 +46,7 @@ const AUTO: [(&str, &str); 3] =
     [("cluster.ranks", "2"), ("auto.auto_parallel", "true"), ("train.global_batch_size", "8")];
 
 fn sample() -> Sample<'static, Tensor<2>> {
-    Sample::new(ROWS, |rows, device| Tensor::random([rows, WIDTH], Distribution::Default, device))
+    Sample::new(ROWS, |rows, device| epl_testing::tensor(0, [rows, WIDTH], device))
 }
 
 /// The losses of three steps under a layout.

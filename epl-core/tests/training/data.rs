@@ -185,12 +185,12 @@ fn a_batcher_that_panics_is_an_error_at_its_step() {
     assert!(message.contains("a row has no label"), "{message}");
 }
 
-/// Takes a while for every batch; whoever holds the other end sees when it is gone.
+/// Takes a while for every batch, much longer than a thread waits for its turn; whoever holds the other end sees when it is gone.
 struct Slow(#[allow(dead_code)] Arc<()>);
 
 impl Batcher<usize, Vec<usize>> for Slow {
     fn batch(&self, items: Vec<usize>, _device: &Device) -> Vec<usize> {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(300));
         items
     }
 }

@@ -135,7 +135,7 @@ fn joins() {
             let reporter = Reporter::from_environment(number, move || vec![doing(number)]);
             assert!(reporter.is_some(), "somebody watches");
             // Longer than it takes until it is told where there is no terminal.
-            thread::sleep(Duration::from_secs(6));
+            thread::sleep(Duration::from_secs(9));
             return;
         }
         _ => {}

@@ -248,10 +248,12 @@ fn a_message_that_was_touched_on_its_way_to_a_member_is_not_taken() {
         server.set("one", b"first").unwrap();
         server.set("other", b"second").unwrap();
         relay.armed.store(0, Ordering::SeqCst);
+        let asked = || relay.records[0].messages.load(Ordering::SeqCst);
+        let before = asked();
         let (first, second) = thread::scope(|scope| {
             let first = scope.spawn(|| client.get("one", Duration::ZERO));
             // One that is dropped, or kept back, is missed with the next one.
-            thread::sleep(Duration::from_millis(100));
+            until("the first is asked for", LIMIT, || (asked() > before).then_some(()));
             let second = client.get("other", Duration::ZERO);
             (first.join().unwrap(), second)
         });

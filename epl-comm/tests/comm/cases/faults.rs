@@ -253,7 +253,7 @@ fn inject(world: &World, which: &[Fault], (workers, faults): (u32, u32)) {
             println!("{fault:?}: {count}");
             assert!(count * 30 >= (workers * faults) as usize, "{fault:?} was injected {count} times only");
         }
-        assert_eq!(super::threads::settled(), before, "threads are left");
+        super::threads::assert_none_is_left(before);
     });
 }
 

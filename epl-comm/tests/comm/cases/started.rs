@@ -35,12 +35,12 @@ pub fn they_do_not_hold_up_their_caller(world: &World) {
         // However late a rank's thread begins.
         group.barrier().unwrap();
         if group.rank() == 1 {
-            std::thread::sleep(Duration::from_millis(1000));
+            std::thread::sleep(Duration::from_secs(3));
         }
         let begin = Instant::now();
         let pending = group.start_all_reduce(full(1.0, 10), ReduceOp::Sum).unwrap();
         if group.rank() == 0 {
-            assert!(begin.elapsed() < Duration::from_millis(800));
+            assert!(begin.elapsed() < Duration::from_secs(2));
             assert!(!pending.is_done());
         }
         assert_eq!(first(pending.wait().unwrap()), 2.0);

@@ -1,5 +1,7 @@
 //! Which threads there are, and who may use a group.
 
+use std::time::{Duration, Instant};
+
 use burn::tensor::{Device, Tensor};
 use epl_comm::{Error, ReduceOp, Result};
 
@@ -61,10 +63,26 @@ fn threads() -> usize {
     1
 }
 
-/// How many there are a moment later, when the system has forgotten those that have been joined.
+/// How many there are when the system has forgotten those that have been joined: as many as a moment before.
 pub fn settled() -> usize {
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    threads()
+    let mut before = threads();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = threads();
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
+/// Fails where there are not as many again, however long the system takes to forget those that have been joined.
+pub fn assert_none_is_left(before: usize) {
+    let begin = Instant::now();
+    while threads() != before {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{} threads, and {before} before", threads());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Where other tests run at the same time, threads are counted in a process of its own.
@@ -89,7 +107,7 @@ pub fn nothing_is_left_when_a_run_is_over(world: &World) {
                 pending.wait().map(drop)
             });
             assert!(ended.iter().all(|process| process.ended.is_err() == failing), "{ended:?}");
-            assert_eq!(settled(), before, "threads are left");
+            assert_none_is_left(before);
         }
     });
 }

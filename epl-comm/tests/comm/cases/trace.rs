@@ -21,7 +21,7 @@ pub fn links_of_a_traced_group_are_those_of_the_group(world: &World) {
             return Err(Error::invalid("as it must be"));
         }
         (0..2).try_for_each(|_| group.receive(x(), 0).map(drop))?;
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_secs(2));
         group.receive(x(), 0).map(drop)
     });
     assert!(world.failures(ended).iter().all(|(_, rank, _)| *rank == Rank(0)));

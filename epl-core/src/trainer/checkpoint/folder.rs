@@ -13,6 +13,9 @@ use crate::checkpoint::durable::{
 };
 use crate::error::{Error, Result};
 
+const NOT_REMOVED: &str = "an old checkpoint cannot be removed; the next save tries again";
+const NOT_IN_ORDER: &str = "what a crash left of a checkpoint cannot be put in order; the next save tries again";
+
 /// The checkpoints of a run on disk. Clones know the same.
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointFolder {
@@ -55,10 +58,10 @@ impl CheckpointFolder {
         }
     }
 
-    /// What could not be removed stands in nobody's way.
-    fn warn_of_left(&self, removed: Result<()>) {
-        if let Err(error) = removed {
-            self.warn(format!("an old checkpoint cannot be removed; the next save tries again: {error}"));
+    /// What could not be removed, or renamed, stands in nobody's way.
+    fn warn_of_left(&self, what: &str, ended: Result<()>) {
+        if let Err(error) = ended {
+            self.warn(format!("{what}: {error}"));
         }
     }
 
@@ -127,9 +130,12 @@ impl CheckpointFolder {
         let names = self.names().map_err(|error| self.warn(error.to_string()));
         for name in names.unwrap_or_default() {
             if let Some(step) = replaced(&name) {
-                self.warn_of_left(self.checkpoint(step).and_then(|checkpoint| checkpoint.recover(self.disk())));
+                self.warn_of_left(
+                    NOT_IN_ORDER,
+                    self.checkpoint(step).and_then(|checkpoint| checkpoint.recover(self.disk())),
+                );
             } else if is_left(&name) {
-                self.warn_of_left(remove_folder(self.disk(), &self.path.join(name)));
+                self.warn_of_left(NOT_REMOVED, remove_folder(self.disk(), &self.path.join(name)));
             }
         }
     }
@@ -163,7 +169,11 @@ impl CheckpointFolder {
         }
         self.known().abandoned = left;
         // A mark that cannot be read is replaced.
-        if matches!(self.latest(), Ok(Some(latest)) if latest == step) { Ok(()) } else { self.mark_latest(step) }
+        if !matches!(self.latest(), Ok(Some(latest)) if latest == step) {
+            self.mark_latest(step)?;
+        }
+        // The best of those left behind would stay for good. Who needs a mark that cannot be read tells of it.
+        if matches!(self.best(), Ok(Some(mark)) if mark.step > step) { self.forget_best() } else { Ok(()) }
     }
 
     /// The step that is marked as the latest; none if no checkpoint was ever finished.
@@ -201,7 +211,7 @@ impl CheckpointFolder {
     }
 
     /// Removes the mark of the best one.
-    pub(super) fn forget_best(&self) -> Result<()> {
+    fn forget_best(&self) -> Result<()> {
         let path = self.path.join("best.json");
         self.disk().remove_file(&path).map_err(|error| Error::file(&path, error))?;
         sync_parent(self.disk(), &path)
@@ -210,11 +220,11 @@ impl CheckpointFolder {
     /// Removes all but the last `keep` checkpoints, the one just saved, and the best. What cannot be removed is a warning.
     pub(super) fn prune(&self, saved: u64, keep: usize) {
         match self.old(saved, keep) {
-            Ok(old) => old.into_iter().for_each(|step| self.warn_of_left(self.discard(step))),
+            Ok(old) => old.into_iter().for_each(|step| self.warn_of_left(NOT_REMOVED, self.discard(step))),
             // Which is the best is not known: none is removed.
             Err(error) => self.warn(format!("no old checkpoint is removed: {error}")),
         }
-        self.warn_of_left(self.checkpoint(saved).and_then(|saved| saved.forget_replaced(self.disk())));
+        self.warn_of_left(NOT_REMOVED, self.checkpoint(saved).and_then(|saved| saved.forget_replaced(self.disk())));
     }
 
     /// The steps of the checkpoints that are to go.
@@ -310,7 +320,13 @@ mod tests {
     #[test]
     fn what_a_run_left_behind_does_not_push_out_its_own() {
         let (_temporary, folder) = folder_with(&[200, 300, 400, 500, 600]);
+        let best = |step| BestMark { step, metric: "valid_loss".into(), value: 1.0 };
+        folder.mark_best(&best(300)).unwrap();
         folder.go_on_from(300).unwrap();
+        assert_eq!(folder.best().unwrap().map(|mark| mark.step), Some(300), "it is the run's own");
+        folder.mark_best(&best(600)).unwrap();
+        folder.go_on_from(300).unwrap();
+        assert!(folder.best().unwrap().is_none());
         let told = warnings(&folder);
         assert!(told.contains("gone back to step 300") && told.contains("{400, 500, 600}"), "{told}");
         assert_eq!((folder.latest().unwrap(), folder.steps().unwrap().len()), (Some(300), 5), "nothing is removed yet");

@@ -112,24 +112,12 @@ impl Checkpoints {
         Ok(mark.map(|mark| mark.value))
     }
 
-    /// Takes the mark from a best checkpoint after the first `steps`, which a run that went back makes anew. For one rank.
+    /// A run goes on from the checkpoint of this step: it is the latest from now on, and those of later steps, the best
+    /// one too, are not the run's, which removes or replaces them as it comes by. For one rank.
     ///
     /// # Errors
     ///
-    /// When the mark cannot be read or removed.
-    pub fn forget_best_after(&self, steps: u64) -> Result<()> {
-        match self.folder.best()? {
-            Some(mark) if mark.step > steps => self.folder.forget_best(),
-            _ => Ok(()),
-        }
-    }
-
-    /// A run goes on from the checkpoint of this step: it is the latest from now on, and those of later steps are not the
-    /// run's, which removes or replaces them as it comes by. For one rank.
-    ///
-    /// # Errors
-    ///
-    /// When the folder cannot be read, or the mark not be written.
+    /// When the folder cannot be read, or a mark not be written or removed.
     pub fn go_on_from(&self, step: u64) -> Result<()> {
         self.folder.go_on_from(step)
     }

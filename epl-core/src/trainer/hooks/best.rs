@@ -55,8 +55,7 @@ impl<M: Model> Hook<M> for KeepBest {
         // A new run with a folder of its own has no best yet.
         self.value = if run.step() > 0 { self.checkpoints.best_value(&self.best, run.step())? } else { None };
         // All have read it.
-        run.context().world().barrier()?;
-        if run.is_first_rank() { self.checkpoints.forget_best_after(run.step()) } else { Ok(()) }
+        Ok(run.context().world().barrier()?)
     }
 
     fn after_evaluation(&mut self, run: &mut Run<M>, evaluation: &Evaluation) -> Result<()> {

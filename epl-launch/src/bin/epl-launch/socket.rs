@@ -55,10 +55,15 @@ impl Shown {
     fn erase(&self, columns: Option<usize>) -> Vec<u8> {
         match self.screen.len() {
             0 => Vec::new(),
-            // Lines may be broken into several, and nobody knows where the screen begins: all that is seen goes.
-            _ if columns.is_some_and(|columns| columns < self.columns) => b"\x1b[2J\x1b[H".to_vec(),
+            // Nobody knows where the screen begins: all that is seen goes.
+            _ if self.is_broken(columns) => b"\x1b[2J\x1b[H".to_vec(),
             lines => format!("\x1b[{lines}A\r\x1b[J").into_bytes(),
         }
+    }
+
+    /// Whether its lines may be broken into several, by a terminal that has become narrower.
+    fn is_broken(&self, columns: Option<usize>) -> bool {
+        columns.is_some_and(|columns| columns < self.columns)
     }
 
     fn drawn(&self) -> Vec<u8> {
@@ -87,7 +92,12 @@ impl Merged {
     pub fn line(&self, is_error: bool, prefix: &str, line: &[u8]) {
         let line = [prefix.as_bytes(), line, b"\n"].concat();
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        write_out(&shown.erase(columns()));
+        let columns = columns();
+        write_out(&shown.erase(columns));
+        if shown.is_broken(columns) {
+            // Drawn again it would be broken again, and this line would go with it; the next screen is made for these columns.
+            shown.screen.clear();
+        }
         match is_error {
             true => drop(io::stderr().write_all(&line)),
             false => write_out(&line),

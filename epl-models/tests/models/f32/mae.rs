@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use burn::optim::SgdConfig;
-use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use epl_comm::shard_range;
 use epl_core::data::Rows;
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
@@ -196,7 +196,7 @@ fn an_evaluation_hides_the_same_patches_whenever_it_is_made() {
         MaeConfig::new(ViTConfig::shapes(2)).with_decoder_d_model(32).with_decoder_heads(2).with_decoder_layers(1);
     run((1, 1, 1), |epl| {
         let mut engine = Engine::new(epl.build(|at| config.init(at))?, &SgdConfig::new(), EngineSettings::default())?;
-        let pixels = Tensor::random([4, 3, 32, 32], Distribution::Uniform(-1.0, 1.0), epl.place().device());
+        let pixels = epl_testing::tensor(0, [4, 3, 32, 32], epl.place().device());
         let batch = MaeBatch { pixels, noise: None };
         let micro_batch = || MicroBatch::new(batch.clone(), (0..4).collect::<Vec<u64>>());
         let evaluated = |engine: &Engine<_>| -> Result<f64> { Ok(engine.evaluate([Ok(micro_batch())])?.loss) };

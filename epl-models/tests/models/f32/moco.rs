@@ -1,7 +1,7 @@
 //! What a MoCo learns goes on as a ViT; what cannot be contrasted is refused.
 
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use epl_core::config::{Config, HalfDtype, ZeroLevel};
 use epl_core::engine::{Engine, EngineSettings, MicroBatch};
 use epl_core::optim::ParamGroups;
@@ -23,11 +23,15 @@ fn engine(epl: &Epl) -> Result<Engine<Moco>> {
 }
 
 fn images(rows: usize, device: &Device) -> Tensor<4> {
-    Tensor::random([rows, 3, 16, 16], Distribution::Uniform(-1.0, 1.0), device)
+    view(0, rows, device)
+}
+
+fn view(number: usize, rows: usize, device: &Device) -> Tensor<4> {
+    epl_testing::tensor(number, [rows, 3, 16, 16], device)
 }
 
 fn pairs([first, second]: [usize; 2], device: &Device) -> MicroBatch<MocoBatch> {
-    let batch = MocoBatch { first: images(first, device), second: images(second, device) };
+    let batch = MocoBatch { first: view(0, first, device), second: view(1, second, device) };
     MicroBatch::new(batch, (0..first as u64).collect::<Vec<_>>())
 }
 

@@ -6,7 +6,8 @@ use epl_core::testing::relative_error;
 use epl_core::{Epl, Pass, Place, Result, testing};
 use epl_modules::*;
 
-use crate::layers::run::{Net, host, tensor};
+use crate::layers::run::{Net, host};
+use epl_testing::tensor;
 
 type Block = (MultiHeadAttention, RelativeBias);
 

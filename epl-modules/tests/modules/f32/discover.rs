@@ -1,7 +1,7 @@
 //! Layers that draw for the samples, between plain layers of Burn: a rank would draw for its slice alone.
 
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Tensor};
 use epl_core::plan::SplitFinding;
 use epl_core::{Chain, Place, launch_dry, testing};
 use epl_modules::nn::activation::RReluConfig;
@@ -24,7 +24,7 @@ fn found<M: burn::module::Module>(
             .mean_loss(|_, rows, _| rows.mean())
     };
     let read = |epl: epl_core::Epl| {
-        let sample = Tensor::random([4, 6], Distribution::Default, epl.place().device());
+        let sample = epl_testing::tensor(0, [4, 6], epl.place().device());
         Ok(epl.plan(chain)?.discover(&sample)?.plan().findings()[0].clone())
     };
     launch_dry(&testing::config(1, 2, 1), 0, read).unwrap_or_else(|error| panic!("{error}")).0

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::{Distribution, Tensor};
+use burn::tensor::Tensor;
 use epl_comm::{EventKind, Operation, ReduceOp, Trace, shard_range};
 use epl_core::testing::{self, config};
 use epl_core::{Error, Pass, launch, launch_traced};
@@ -105,7 +105,7 @@ fn a_shared_network_is_added_to_what_the_experts_say() {
             let samples =
                 Arc::from([2 * epl.context().data().rank() as u64, 1 + 2 * epl.context().data().rank() as u64]);
             epl.context().begin(Pass { step: 0, training: true, samples, empty: false });
-            let x = Tensor::<3>::random([2, 5, 6], Distribution::Uniform(-1.0, 1.0), epl.place().device());
+            let x = epl_testing::tensor(epl.context().data().rank(), [2, 5, 6], epl.place().device());
             let x = epl.context().tensor().broadcast(x, 0)?;
             let mask = TokenMask::from_lengths(&[5, 3], 5);
             let shared = both.shared.as_ref().expect("it was asked for");

@@ -6,7 +6,8 @@ use epl_core::testing::{self, relative_error};
 use epl_core::{Epl, Pass};
 use epl_modules::*;
 
-use crate::layers::run::{host, tensor};
+use crate::layers::run::host;
+use epl_testing::tensor;
 
 /// What bf16 rounds away: 8 bits.
 const LIMIT: f64 = 2e-2;

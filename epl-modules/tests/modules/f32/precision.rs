@@ -13,7 +13,8 @@ use epl_core::testing::{self, config, error_on_scale, half_model, in_half, relat
 use epl_core::{Epl, Pass, Place, launch};
 use epl_modules::*;
 
-use crate::layers::run::{Net, host, tensor};
+use crate::layers::run::{Net, host};
+use epl_testing::tensor;
 
 /// Data, tensor and expert ranks.
 const MESHES: [(usize, usize, usize); 3] = [(1, 1, 1), (1, 2, 1), (2, 1, 2)];

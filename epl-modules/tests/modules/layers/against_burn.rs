@@ -12,8 +12,9 @@ use epl_comm::Split;
 use epl_core::{Epl, Pass, testing};
 use epl_modules::*;
 
-use super::run::{host, tensor};
+use super::run::host;
 use super::{Outcome, assert_close};
+use epl_testing::tensor;
 
 /// Runs on one rank, with dropout off.
 fn on_one_rank(f: impl Fn(&Epl) + Sync) {

@@ -9,8 +9,9 @@ use epl_comm::ReduceOp;
 use epl_core::{Epl, Pass, testing};
 use epl_modules::*;
 
-use super::run::{host, tensor};
+use super::run::host;
 use super::{Outcome, assert_close};
+use epl_testing::tensor;
 
 const CHANNELS: usize = 3;
 const EPSILON: f64 = 1e-3;
@@ -44,7 +45,7 @@ fn images<const D: usize>(pass: usize, range: Range<usize>, inner: [usize; D], d
     let mut shape = inner;
     shape[0] = range.len();
     let each: usize = inner[1..].iter().product();
-    let numbers = super::run::numbers(pass, 40 * each);
+    let numbers = epl_testing::numbers(pass, 40 * each);
     let run = each / CHANNELS;
     let value = |i: usize| numbers[i] * (1.0 + (i / each) as f64) + (i / run % CHANNELS) as f64;
     let values: Vec<f64> = (range.start * each..range.end * each).map(value).collect();

@@ -12,7 +12,7 @@ use epl_core::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model
 use epl_modules::*;
 
 use super::assert_close;
-use super::run::numbers;
+use epl_testing::numbers;
 
 const CHANNELS: usize = 3;
 const WIDTH: usize = 4;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 use epl_core::{Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
+use epl_testing::tensor;
 
 use super::Outcome;
 
@@ -31,16 +32,6 @@ impl<L: Module + ModuleDisplay> Model for Net<L> {
     fn loss(&self, (): (), _batch: &()) -> Loss {
         Loss::new()
     }
-}
-
-/// Numbers between -1 and 1 without a pattern that a wrong index could share.
-pub(crate) fn numbers(seed: usize, count: usize) -> Vec<f64> {
-    (0..count).map(|i| ((i * 7919 + seed * 104_729 + 17) as f64 * 0.618_033_988_75).fract() * 2.0 - 1.0).collect()
-}
-
-/// A float tensor of such numbers, in the device's default type.
-pub(crate) fn tensor<const D: usize>(seed: usize, shape: [usize; D], device: &burn::tensor::Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(numbers(seed, shape.iter().product()), shape), device)
 }
 
 /// To f64 on the host.

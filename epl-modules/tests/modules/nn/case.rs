@@ -6,7 +6,8 @@ use epl_core::testing::{self, error_on_scale};
 use epl_core::{Epl, Pass, Place};
 
 use crate::layers::Outcome;
-use crate::layers::run::{host, tensor};
+use crate::layers::run::host;
+use epl_testing::tensor;
 
 /// How a layer is made, and what it makes of `[rows, a, b]`.
 pub(crate) struct Layer<L> {

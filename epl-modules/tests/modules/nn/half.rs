@@ -14,7 +14,8 @@ use epl_modules::nn;
 
 use super::case::Layer;
 use crate::layers::Outcome;
-use crate::layers::run::{host, tensor};
+use crate::layers::run::host;
+use epl_testing::tensor;
 
 #[derive(Module, Debug)]
 struct Net<L> {

@@ -4,7 +4,7 @@ use burn::nn::loss::Reduction;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use epl_core::model::precision::widen;
 
-use crate::layers::run::tensor;
+use epl_testing::tensor;
 
 /// Result and gradient.
 fn found<const D: usize, const E: usize>(

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use super::case::Layer;
 use crate::layers::Outcome;
-use crate::layers::run::tensor;
+use epl_testing::tensor;
 
 /// What is asked of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
