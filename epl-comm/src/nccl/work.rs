@@ -89,7 +89,8 @@ fn only_one(results: Vec<Buffer>) -> Buffer {
 
 /// Prepares this member's share, on the rank's own thread.
 pub(super) fn work<M: Memory>(site: &Site<'_, M>, call: &Call, buffer: Buffer) -> Result<Work<M>> {
-    let (me, size) = (site.member, call.dtype.size());
+    // Not of the call: on another device the numbers may have another type.
+    let (me, size) = (site.member, buffer.dtype().size());
     Ok(match call.operation {
         Operation::AllReduce(op) => reduced(site, buffer, op, &Shares::All)?,
         Operation::Reduce { op, root } if root == me => reduced(site, buffer, op, &Shares::One(root))?,
@@ -242,4 +243,116 @@ fn parts<'a, M: Memory>(held: &'a Held<M>, widths: &'a PerMember) -> impl Iterat
         let start = widths.before(member);
         (member, held.part(start..start + widths[member]))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ffi::c_void;
+    use core::ptr::null_mut;
+
+    use burn::tensor::{DType, Device, Shape};
+
+    use super::*;
+    use crate::nccl::memory::{Event, Stream};
+
+    /// Of its blocks only the sizes count: nothing is run.
+    #[derive(Debug)]
+    struct Sizes;
+
+    #[derive(Debug)]
+    struct Never;
+
+    // SAFETY: there is none.
+    unsafe impl Event for Never {
+        fn is_over(&self) -> Result<bool> {
+            Ok(true)
+        }
+    }
+
+    // SAFETY: nothing is put on it.
+    unsafe impl Stream for Never {
+        type Event = Self;
+
+        fn raw(&self) -> *mut c_void {
+            null_mut()
+        }
+
+        fn wait(&self, _: &Self) -> Result<()> {
+            Ok(())
+        }
+
+        fn mark(&self) -> Result<Self> {
+            Ok(Self)
+        }
+    }
+
+    // SAFETY: no library is given its blocks.
+    unsafe impl Memory for Sizes {
+        type Block = usize;
+        type Event = Never;
+        type Stream = Never;
+
+        fn device(&self) -> Device {
+            Device::flex()
+        }
+
+        fn bind(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn settle(&self) {}
+
+        fn stream(&self) -> Result<Never> {
+            Ok(Never)
+        }
+
+        fn take(&self, buffer: Buffer) -> Result<usize> {
+            Ok(buffer.num_elements() * buffer.dtype().size())
+        }
+
+        fn allocate(&self, dtype: DType, elements: usize) -> Result<usize> {
+            Ok(elements * dtype.size())
+        }
+
+        fn give(&self, _: usize) -> Buffer {
+            Buffer::empty()
+        }
+
+        fn pointer(&self, _: &usize) -> *mut c_void {
+            null_mut()
+        }
+
+        fn bytes(&self, block: &usize) -> usize {
+            *block
+        }
+
+        fn is_own(&self, _: &usize) -> bool {
+            true
+        }
+
+        fn mark(&self) -> Result<Never> {
+            Ok(Never)
+        }
+
+        fn follow(&self, _: &Never) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_ordered(&self, _: &Device) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_numbers_on_the_device() {
+        let site = Site { memory: &Sizes, size: 2, member: 0 };
+        // As truth values, which are of one byte on one device and of four on another.
+        let call = Call {
+            dim: Some(0),
+            receive: [3, 3].into_iter().collect(),
+            ..Call::new(Operation::AllGather, DType::U8, Shape::new([3]))
+        };
+        let work = work(&site, &call, Buffer::from_values(vec![1.0_f32; 3])).unwrap();
+        assert_eq!(work.steps[0].result.bytes, 6 * size_of::<f32>());
+    }
 }

@@ -5,10 +5,11 @@
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::gradients::GradientStore;
-use crate::model::context::Context;
+use crate::model::context::{Context, Flat};
+use crate::model::precision::widen;
 use crate::offload;
 use crate::plan::Plan;
 
@@ -26,18 +27,23 @@ impl Squares {
         counted.filter_map(|record| store.own(record)).collect()
     }
 
-    /// The sum, with numbers of one's own that are read at the same time: those of each tensor, one after the other.
-    pub fn read_with(mut self, mut others: Vec<Tensor<1>>, context: &Context) -> (f64, Vec<f64>) {
-        let count = others.iter().map(|tensor| tensor.dims()[0]).sum();
-        others.append(&mut self.on_device);
-        let mut numbers = context.read_numbers(others);
+    /// The sum, with what else is read at the same time: numbers, those of each tensor one after the other, and whole tensors.
+    pub fn read_with(
+        mut self,
+        mut numbers: Vec<Tensor<1>>,
+        whole: Vec<Flat>,
+        context: &Context,
+    ) -> (f64, Vec<f64>, Vec<TensorData>) {
+        let count = numbers.iter().map(|tensor| tensor.dims()[0]).sum();
+        numbers.append(&mut self.on_device);
+        let (mut numbers, whole) = context.read_numbers_with(numbers, whole);
         let squares: f64 = numbers.split_off(count).into_iter().sum();
-        (self.known + squares, numbers)
+        (self.known + squares, numbers, whole)
     }
 
     /// The sum.
     pub fn read(self, context: &Context) -> f64 {
-        self.read_with(Vec::new(), context).0
+        self.read_with(Vec::new(), Vec::new(), context).0
     }
 }
 
@@ -69,9 +75,10 @@ pub(crate) fn clip_factor(norm: f64, limit: f64) -> f64 {
 /// Elements that are added one after the other.
 const ROW: usize = 1024;
 
-/// Of rows first: the sum of all elements at once keeps only a part of a device busy.
+/// Of rows first: the sum of all elements at once keeps only a part of a device busy. In f32 at least: the largest number of
+/// f16 is no more than the square of 256.
 fn squares_on_device(tensor: Tensor<1>) -> Tensor<1> {
-    let elements = tensor.dims()[0];
+    let (elements, tensor) = (tensor.dims()[0], widen(tensor));
     let squares = tensor.clone() * tensor;
     match elements.is_multiple_of(ROW) && elements > ROW * ROW {
         true => squares.reshape([elements / ROW, ROW]).sum_dim(1).sum(),
@@ -103,6 +110,14 @@ mod tests {
             let tensor = Tensor::<1>::ones([elements], &Device::flex()) * 2.0;
             let sum: f32 = squares_on_device(tensor).into_scalar();
             assert!((f64::from(sum) - 4.0 * elements as f64).abs() <= 4.0, "{elements}: {sum}");
+        }
+    }
+
+    #[test]
+    fn a_device_squares_16_bits_in_32() {
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            let tensor = Tensor::<1>::from_floats([300.0, 400.0], &Device::flex()).cast(dtype);
+            assert_eq!(squares_on_device(tensor).into_scalar::<f32>(), 250_000.0, "{dtype:?}");
         }
     }
 

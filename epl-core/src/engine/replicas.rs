@@ -14,6 +14,7 @@ use epl_comm::ProcessGroup;
 use super::rank::Engine;
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
+use crate::offload::is_host;
 use crate::params::ParamRecord;
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
@@ -40,13 +41,16 @@ impl<M: Model> Engine<M> {
                 let is_whole = axis == Axis::Tensor || !shards.contains(number);
                 record.held && record.replicated_over().contains(&axis) && is_whole
             });
-            compare(&copied.map(|(_, copied)| copied).collect::<Vec<_>>(), self.context.axis(axis), self.state.steps)?;
+            let copied: Vec<_> = copied.map(|(_, copied)| copied).collect();
+            compare(&copied, self.context.axis(axis), self.state.steps, remedy(axis, is_host(&self.device)))?;
         }
         for (stages, group) in self.communicators.tied() {
+            // Their gradients are summed over these.
+            let remedy = remedy(Axis::Pipeline, is_host(&self.device));
             let records = table.records.iter().zip(&checksums);
             let tied = records.filter(|(record, _)| record.trainable && record.stages == *stages);
             if stages.contains(&self.plan.stage()) {
-                compare(&tied.collect::<Vec<_>>(), group, self.state.steps)?;
+                compare(&tied.collect::<Vec<_>>(), group, self.state.steps, remedy)?;
             }
         }
         Ok(())
@@ -88,8 +92,23 @@ fn checksums<M: Module>(model: &M) -> Vec<i64> {
     checksums.0
 }
 
+/// What to do about copies that differ over an axis. Over the tensor axis each rank computes the gradient of its copy itself, and
+/// nothing brings them together: on devices that measure which kernel is the fastest, the order of a sum may differ.
+fn remedy(axis: Axis, is_on_host: bool) -> &'static str {
+    match axis == Axis::Tensor && !is_on_host {
+        true => {
+            "change parameters, rates and optimizers in the same way on every rank; where that is so, each rank of the tensor \
+             group computes the gradient of its copy with kernels that its device has chosen (autotune), and the last bits of \
+             sums may differ: resume from a checkpoint, of which all ranks read the same copy"
+        }
+        false => {
+            "change parameters, rates and optimizers in the same way on every rank, and resume from a checkpoint before it"
+        }
+    }
+}
+
 /// Compares the checksums of the members of a group. Collective.
-fn compare(records: &[(&ParamRecord, &i64)], group: &ProcessGroup, step: u64) -> Result<()> {
+fn compare(records: &[(&ParamRecord, &i64)], group: &ProcessGroup, step: u64, remedy: &str) -> Result<()> {
     if group.size() == 1 || records.is_empty() {
         return Ok(());
     }
@@ -102,8 +121,7 @@ fn compare(records: &[(&ParamRecord, &i64)], group: &ProcessGroup, step: u64) ->
             return Err(Error::Parameter {
                 name: record.name.clone(),
                 reason: format!(
-                    "its copies are not equal after step {step}: {} differs from {}; change parameters, rates and \
-                     optimizers in the same way on every rank, and resume from a checkpoint before it",
+                    "its copies are not equal after step {step}: {} differs from {}; {remedy}",
                     differ.join(", "),
                     group.global(0)
                 ),
@@ -111,4 +129,17 @@ fn compare(records: &[(&ParamRecord, &i64)], group: &ProcessGroup, step: u64) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_named_where_devices_choose_them_and_gradients_are_not_reduced() {
+        for axis in [Axis::Data, Axis::ExpertData, Axis::Tensor, Axis::Pipeline] {
+            assert!(!remedy(axis, true).contains("kernels"), "{axis:?}");
+            assert_eq!(remedy(axis, false).contains("kernels"), axis == Axis::Tensor, "{axis:?}");
+        }
+    }
 }

@@ -119,8 +119,8 @@ impl TermSums {
         Ok(())
     }
 
-    /// Reads what is noted here and of metrics, and a sum of squares with it: all wait for the device once. Returns that sum,
-    /// and the numbers of those noted micro-batches whose terms are not all finite.
+    /// Reads what is noted here, of metrics and of outputs, and a sum of squares with it: all wait for the device once. Returns
+    /// that sum, and the numbers of those noted micro-batches whose terms are not all finite.
     ///
     /// # Errors
     ///
@@ -130,8 +130,9 @@ impl TermSums {
         let count = values.len();
         let metrics = context.take_noted_metrics();
         values.extend(metrics.values().cloned());
-        let (squared, mut values) = squares.read_with(values, context);
+        let (squared, mut values, outputs) = squares.read_with(values, context.noted_outputs(), context);
         context.settle_metrics(metrics, values.split_off(count));
+        context.settle_outputs(outputs);
         let (mut values, mut not_finite) = (values.into_iter(), Vec::new());
         for (number, Noted { to_sums, causes, .. }) in self.noted.drain(..).enumerate() {
             let (mut is_nan, mut is_finite) = (false, true);

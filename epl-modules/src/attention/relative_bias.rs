@@ -111,10 +111,14 @@ impl RelativeBias {
     /// - output: `[1, local heads, queries, keys]`
     pub fn forward(&self, queries: usize, keys: usize, offset: usize) -> Tensor<4> {
         self.context.count_flops(Some(self.weight.id), 0.0);
+        biases(self.weight.val(), self.buckets(queries, keys, offset), [queries, keys]).unsqueeze()
+    }
+
+    /// The buckets of all distances, from that of the last query and the first key on.
+    fn buckets(&self, queries: usize, keys: usize, offset: usize) -> Vec<usize> {
         let distances = (queries + keys).saturating_sub(1);
         let of_first = (offset + queries) as i64 - 1;
-        let buckets = (0..distances as i64).map(|distance| self.bucket(distance - of_first)).collect();
-        biases(self.weight.val(), buckets, [queries, keys]).unsqueeze()
+        (0..distances as i64).map(|distance| self.bucket(distance - of_first)).collect()
     }
 
     /// The bucket of a key's position minus a query's.
@@ -148,23 +152,85 @@ fn biases(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) ->
     match host_float(&table) {
         Some(HostFloat::Single) => biases_on_host::<f32>(table, buckets, [queries, keys]),
         Some(HostFloat::Double) => biases_on_host::<f64>(table, buckets, [queries, keys]),
-        None => {
-            let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
-            gathered_biases(table, (0..queries).flat_map(of_query).collect(), [queries, keys])
-        }
+        None => biases_on_device(table, buckets, [queries, keys]),
     }
 }
 
-/// One gather of the heads' rows: the result is contiguous, as attention wants it.
+/// As tensor operations, whose number is the same for all positions.
+fn biases_on_device(table: Tensor<2>, buckets: Vec<usize>, [queries, keys]: [usize; 2]) -> Tensor<3> {
+    let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
+    let (of_pairs, n_buckets) = ((0..queries).flat_map(of_query).collect(), table.dims()[0]);
+    gathered_biases(table, of_pairs, [queries, keys], move |grad| bucket_sums(diagonal_sums(grad), &buckets, n_buckets))
+}
+
+/// One gather of the heads' rows: the result is contiguous, as attention wants it. `backward` makes the gradient of the table of
+/// that of the biases.
+///
+/// The gradient of a gather would be a scatter: on a device one that adds atomically, in no order, or a few threads that walk
+/// all pairs one after the other.
 ///
 /// # Shapes
 ///
 /// - table: `[n_buckets, heads]`, buckets of all pairs: `[queries * keys]`
 /// - output: `[heads, queries, keys]`
-pub(super) fn gathered_biases(table: Tensor<2>, of_pairs: Vec<i64>, [queries, keys]: [usize; 2]) -> Tensor<3> {
-    let (heads, device) = (table.dims()[1], table.device());
-    let of_pairs = Tensor::<1, Int>::from_data(TensorData::new(of_pairs, [queries * keys]), &device);
-    table.transpose().select(1, of_pairs).reshape([heads, queries, keys])
+pub(super) fn gathered_biases(
+    table: Tensor<2>,
+    of_pairs: Vec<i64>,
+    [queries, keys]: [usize; 2],
+    backward: impl FnOnce(Tensor<3>) -> Tensor<2> + Send + 'static,
+) -> Tensor<3> {
+    let forward = |(table,): (Tensor<2>,)| {
+        let (dims, heads, device) = (table.dims(), table.dims()[1], table.device());
+        let of_pairs = Tensor::<1, Int>::from_data(TensorData::new(of_pairs, [queries * keys]), &device);
+        (table.transpose().select(1, of_pairs).reshape([heads, queries, keys]), dims)
+    };
+    custom_vjp((table,), forward, |dims, grad| match grad.dims().contains(&0) {
+        true => (Some(Tensor::zeros(dims, (&grad.device(), grad.dtype()))),),
+        false => (Some(backward(grad)),),
+    })
+}
+
+/// The sums of the diagonals of matrices, from that of the last row and the first column to that of the first row and the last
+/// column, in one order on every device.
+///
+/// Upside down and beside a square of zeros, a matrix is read again in rows that are shorter by one: each begins one further to
+/// the right.
+///
+/// ```text
+/// a b c      d e f 0 0      d e f 0
+/// d e f  ->  a b c 0 0  ->  0 a b c  (0 0 is left over)
+/// ```
+///
+/// # Shapes
+///
+/// - x: `[matrices, rows, columns]`, none of which is 0
+/// - output: `[matrices, rows + columns - 1]`
+pub(super) fn diagonal_sums(x: Tensor<3>) -> Tensor<2> {
+    let [matrices, rows, columns] = x.dims();
+    let diagonals = rows + columns - 1;
+    let zeros = Tensor::zeros([matrices, rows, rows], (&x.device(), x.dtype()));
+    let beside = Tensor::cat(vec![x.flip([1]), zeros], 2).reshape([matrices, rows * (diagonals + 1)]);
+    let shifted = beside.narrow(1, 0, rows * diagonals).reshape([matrices, rows, diagonals]);
+    shifted.sum_dim(1).reshape([matrices, diagonals])
+}
+
+/// The sums over the distances of each bucket. No product with ones and zeros, which a device may compute with fewer bits.
+///
+/// # Shapes
+///
+/// - of_distances: `[heads, distances]`
+/// - output: `[n_buckets, heads]`
+fn bucket_sums(of_distances: Tensor<2>, buckets: &[usize], n_buckets: usize) -> Tensor<2> {
+    let ([heads, distances], device) = (of_distances.dims(), of_distances.device());
+    let buckets: Vec<i64> = buckets.iter().map(|bucket| *bucket as i64).collect();
+    let buckets = Tensor::<1, Int>::from_data(TensorData::new(buckets, [distances]), &device);
+    let each = Tensor::<1, Int>::arange(0..n_buckets as i64, &device).reshape([n_buckets, 1]);
+    let others = buckets.reshape([1, distances]).expand([n_buckets, distances]);
+    let others = others.not_equal(each.expand([n_buckets, distances]));
+    let dims = [heads, n_buckets, distances];
+    let of_buckets = of_distances.reshape([heads, 1, distances]).expand(dims);
+    let of_buckets = of_buckets.mask_fill(others.reshape([1, n_buckets, distances]).expand(dims), 0.0);
+    of_buckets.sum_dim(2).reshape([heads, n_buckets]).transpose()
 }
 
 /// Along a query lie the biases of neighbouring distances: rows are copied, and their gradients added up, as a whole.
@@ -249,7 +315,13 @@ mod tests {
             };
             let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
             let of_pairs: Vec<i64> = (0..queries).flat_map(of_query).collect();
-            let (expected, expected_gradient) = run(&|table| gathered_biases(table, of_pairs.clone(), [queries, keys]));
+            let (expected, expected_gradient) = run(&|table| {
+                let of_pairs = Tensor::<1, Int>::from_ints(&of_pairs[..], &device);
+                table.transpose().select(1, of_pairs).reshape([heads, queries, keys])
+            });
+            let (values, gradient) = run(&|table| biases_on_device(table, buckets.clone(), [queries, keys]));
+            values.assert_eq(&expected, true);
+            gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
             let on_threads = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
                 pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])))
@@ -259,6 +331,47 @@ mod tests {
             gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
             assert_eq!(on_threads(3), (values, gradient), "bit by bit");
         }
+    }
+
+    /// In f64, as above.
+    #[test]
+    fn a_device_computes_what_the_host_computes_of_distances() {
+        epl_core::testing::run((1, 1, 1), |epl| {
+            let device = Device::flex();
+            for (is_bidirectional, queries, keys, offset) in [
+                (true, 5, 9, 0),
+                (true, 9, 5, 0),
+                (false, 40, 40, 0),
+                (false, 1, 30, 29),
+                (false, 3, 33, 30),
+                (true, 1, 1, 0),
+            ] {
+                let config = RelativeBiasConfig::new(3).with_n_buckets(8).with_max_distance(20);
+                let name = format!("{is_bidirectional} {queries} {keys} {offset}");
+                let layer = config.with_bidirectional(is_bidirectional).init(&epl.place().child(&name));
+                let buckets = layer.buckets(queries, keys, offset);
+                let random = |shape| Tensor::<3>::random(shape, Distribution::Default, (&device, DType::F64));
+                let (table, factors) = (random([1, 8, 3]).squeeze_dim::<2>(0), random([3, queries, keys]));
+                let run = |f: fn(Tensor<2>, Vec<usize>, [usize; 2]) -> Tensor<3>| {
+                    let table = table.clone().autodiff().require_grad();
+                    let biases = f(table.clone(), buckets.clone(), [queries, keys]);
+                    let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
+                    (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
+                };
+                let (expected, expected_gradient) = run(biases_on_host::<f64>);
+                let (values, gradient) = run(biases_on_device);
+                values.assert_eq(&expected, true);
+                gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
+            }
+            Ok(())
+        });
+    }
+
+    /// On a device a scatter adds in no order, or one position after the other: of a sum of the diagonals each number is known.
+    #[test]
+    fn diagonals_are_summed_from_the_last_row_on() {
+        let x = Tensor::<3>::from_floats([[[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]], &Device::flex());
+        assert_eq!(diagonal_sums(x).into_data().iter::<f32>().collect::<Vec<_>>(), [10.0, 21.0, 32.0, 3.0]);
     }
 
     #[test]

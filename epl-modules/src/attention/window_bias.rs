@@ -8,7 +8,7 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::checks::check_heads;
-use super::relative_bias::gathered_biases;
+use super::relative_bias::{diagonal_sums, gathered_biases};
 use super::windows::Windows;
 use crate::activation::Activation;
 use crate::invalid::{check_not_empty, refuse};
@@ -154,8 +154,7 @@ impl WindowBias {
             (None, Some(network)) => network.forward(self.side),
             (None, None) => refuse("a window bias has neither numbers nor a network".to_string()),
         };
-        let area = self.side * self.side;
-        let biases = gathered_biases(table, windows.distances(), [area, area]).unsqueeze::<4>();
+        let biases = biases(table, windows).unsqueeze::<4>();
         match windows.mask(&biases.device()) {
             Some(mask) => {
                 let dtype = biases.dtype();
@@ -164,6 +163,33 @@ impl WindowBias {
             None => biases,
         }
     }
+}
+
+/// The bias of each pair of a window's positions, by the distance between them.
+///
+/// # Shapes
+///
+/// - table: `[(2 side - 1)², heads]`
+/// - output: `[heads, side * side, side * side]`
+fn biases(table: Tensor<2>, windows: &Windows) -> Tensor<3> {
+    let (side, area) = (windows.side(), windows.side() * windows.side());
+    gathered_biases(table, windows.distances(), [area, area], move |grad| distance_sums(grad, side))
+}
+
+/// The sums over all pairs of each distance: over the pairs of columns of each distance, then over those of rows.
+///
+/// # Shapes
+///
+/// - x: `[heads, side * side, side * side]`
+/// - output: `[(2 side - 1)², heads]`
+fn distance_sums(x: Tensor<3>, side: usize) -> Tensor<2> {
+    let (heads, distances) = (x.dims()[0], 2 * side - 1);
+    // The row and column of a query, then those of a key, from which distances are counted: its place comes first.
+    let pairs = x.reshape([heads, side, side, side, side]).permute([0, 1, 3, 4, 2]);
+    let of_columns = diagonal_sums(pairs.reshape([heads * side * side, side, side]));
+    let pairs = of_columns.reshape([heads, side, side, distances]).permute([0, 3, 2, 1]);
+    let of_both = diagonal_sums(pairs.reshape([heads * distances, side, side]));
+    of_both.reshape([heads, distances, distances]).permute([2, 1, 0]).reshape([distances * distances, heads])
 }
 
 impl DistanceNetwork {
@@ -200,5 +226,37 @@ impl ModuleDisplay for WindowBias {
             .add("continuous", &self.network.is_some())
             .add("placement", placement::split(self.context.tensor(), "head", self.n_heads).as_str())
             .optional()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Device, Distribution, Int, Tolerance};
+
+    use super::*;
+
+    /// In f64, where the order of a sum does not count.
+    #[test]
+    fn the_gradient_is_the_sum_over_the_pairs_of_each_distance() {
+        for side in [1, 2, 3, 5] {
+            let (device, windows) = (Device::flex(), Windows::new([side, side], side, 0));
+            let (heads, distances, area) = (3, (2 * side - 1).pow(2), side * side);
+            let random = |shape| Tensor::<3>::random(shape, Distribution::Default, (&device, DType::F64));
+            let table = random([1, distances, heads]).squeeze_dim::<2>(0);
+            let factors = random([heads, area, area]);
+            let run = |f: &dyn Fn(Tensor<2>) -> Tensor<3>| {
+                let table = table.clone().autodiff().require_grad();
+                let biases = f(table.clone());
+                let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
+                (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
+            };
+            let (expected, expected_gradient) = run(&|table| {
+                let of_pairs = Tensor::<1, Int>::from_ints(&windows.distances()[..], &device);
+                table.transpose().select(1, of_pairs).reshape([heads, area, area])
+            });
+            let (values, gradient) = run(&|table| biases(table, &windows));
+            values.assert_eq(&expected, true);
+            gradient.assert_approx_eq::<f64>(&expected_gradient, Tolerance::absolute(1e-12));
+        }
     }
 }

@@ -23,8 +23,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use burn::tensor::Tensor;
 use burn::tensor::kind::{Autodiff, Numeric};
+use burn::tensor::{Tensor, TensorData};
 use epl_comm::{Event, ProcessGroup, Rank, Span, Trace};
 
 pub(crate) use build::{BuildContext, Sharding};
@@ -35,9 +35,11 @@ pub use moment::Pass;
 use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
 pub(crate) use nan::NanCauses;
+pub(crate) use reads::Flat;
 
 use crate::error::{Error, Result};
-use crate::model::output::{Merge, OutputStore, Taken};
+use crate::model::output::{Merge, OutputStore, OutputValue, Taken};
+use crate::offload::is_host;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
 
 /// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
@@ -282,6 +284,8 @@ impl Context {
     /// Hands out a declared value of the current micro-batch, once a forward: merged, it is in the report of the step
     /// or the evaluation, without its graph. Nothing is added for a stand-in, or in a forward of one's own.
     ///
+    /// A value on a device stays there until it is read with the losses, at the end of the step or of a window of an evaluation.
+    ///
     /// Unwinds when it was not declared, or was handed out already in this forward.
     pub fn output<const D: usize, K: Numeric + Autodiff>(&self, name: &str, value: Tensor<D, K>) {
         needs_context();
@@ -292,8 +296,7 @@ impl Context {
             }
             state.pass.samples.clone()
         };
-        let data = value.inner().into_data();
-        let outcome = self.state().outputs.add(name, &samples, data);
+        let outcome = self.state().outputs.add(name, &samples, given(value));
         outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
     }
 
@@ -302,8 +305,23 @@ impl Context {
         self.state().outputs.open();
     }
 
+    /// The outputs that are still to be read.
+    pub(crate) fn noted_outputs(&self) -> Vec<Flat> {
+        self.state().outputs.noted()
+    }
+
+    /// Gives what was noted and has been read, in that order.
+    pub(crate) fn settle_outputs(&self, read: Vec<TensorData>) {
+        self.state().outputs.settle(read);
+    }
+
     /// Takes the outputs of this rank.
     pub(crate) fn take_outputs(&self) -> Taken {
+        let noted = self.noted_outputs();
+        if !noted.is_empty() {
+            let (_, read) = self.read_numbers_with(Vec::new(), noted);
+            self.settle_outputs(read);
+        }
         self.state().outputs.take()
     }
 
@@ -381,5 +399,14 @@ impl Context {
     fn state(&self) -> MutexGuard<'_, PassState> {
         // A panic while the lock is held cannot leave the counters half-written.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is handed out: of host memory its values, for which nobody waits, and which keep no memory of others.
+fn given<const D: usize, K: Numeric + Autodiff>(value: Tensor<D, K>) -> OutputValue {
+    let shape = value.shape();
+    match is_host(&value.device()) || shape.num_elements() == 0 {
+        true => OutputValue::Read(value.inner().into_data()),
+        false => OutputValue::Noted(Flat::of(value), shape),
     }
 }

@@ -14,10 +14,11 @@ mod value;
 
 use std::collections::BTreeMap;
 
-use burn::tensor::TensorData;
+use burn::tensor::{Shape, TensorData};
 use epl_comm::ProcessGroup;
 
 use crate::error::{Error, Result};
+use crate::model::context::Flat;
 use exchange::exchange;
 pub use value::Combine;
 use value::{MicroBatchOutput, Value};
@@ -45,10 +46,26 @@ pub type Outputs = BTreeMap<String, TensorData>;
 /// What was handed out in a step, by name.
 pub(crate) type Taken = Vec<(String, Merge, Vec<MicroBatchOutput>)>;
 
+/// A value as it is handed out.
+#[derive(Debug)]
+pub(crate) enum OutputValue {
+    Read(TensorData),
+    /// On a device, to be read with others.
+    Noted(Flat, Shape),
+}
+
+#[derive(Debug)]
+struct Declared {
+    merge: Merge,
+    parts: Vec<MicroBatchOutput<OutputValue>>,
+    /// How many of the parts have been read.
+    read: usize,
+}
+
 /// What the layers of one rank have declared and handed out.
 #[derive(Debug, Default)]
 pub(crate) struct OutputStore {
-    declared: BTreeMap<String, (Merge, Vec<MicroBatchOutput>)>,
+    declared: BTreeMap<String, Declared>,
     /// Whether a step or an evaluation takes what is handed out.
     open: bool,
     pass: u64,
@@ -57,8 +74,8 @@ pub(crate) struct OutputStore {
 impl OutputStore {
     /// Declares an output.
     pub fn declare(&mut self, name: &str, merge: Merge) -> Result<()> {
-        match self.declared.insert(name.to_string(), (merge, Vec::new())) {
-            Some((other, _)) if other != merge => Err(Error::invalid(format!(
+        match self.declared.insert(name.to_string(), Declared { merge, parts: Vec::new(), read: 0 }) {
+            Some(Declared { merge: other, .. }) if other != merge => Err(Error::invalid(format!(
                 "the output `{name}` is declared as {other:?} and as {merge:?}; give one of them another name"
             ))),
             _ => Ok(()),
@@ -68,7 +85,7 @@ impl OutputStore {
     /// Begins a step or an evaluation.
     pub fn open(&mut self) {
         self.open = true;
-        self.declared.values_mut().for_each(|(_, parts)| parts.clear());
+        self.declared.values_mut().for_each(|declared| (declared.parts, declared.read) = (Vec::new(), 0));
     }
 
     pub fn is_open(&self) -> bool {
@@ -81,8 +98,8 @@ impl OutputStore {
     }
 
     /// Adds the value of a micro-batch with these samples.
-    pub fn add(&mut self, name: &str, samples: &[u64], data: TensorData) -> Result<()> {
-        let Some((_, parts)) = self.declared.get_mut(name) else {
+    pub fn add(&mut self, name: &str, samples: &[u64], data: OutputValue) -> Result<()> {
+        let Some(Declared { parts, .. }) = self.declared.get_mut(name) else {
             return Err(Error::invalid(format!(
                 "the output `{name}` was not declared; declare it where the layer is made, on every rank"
             )));
@@ -97,11 +114,43 @@ impl OutputStore {
         Ok(())
     }
 
+    /// What is still to be read: by names, and in the order in which it was handed out.
+    pub fn noted(&self) -> Vec<Flat> {
+        let values =
+            self.declared.values().flat_map(|declared| &declared.parts[declared.read..]).map(|part| &part.data);
+        let noted = values.filter_map(|value| match value {
+            OutputValue::Noted(flat, _) => Some(flat.clone()),
+            OutputValue::Read(_) => None,
+        });
+        noted.collect()
+    }
+
+    /// Takes the values of what was [`noted`](Self::noted), in that order.
+    pub fn settle(&mut self, read: Vec<TensorData>) {
+        let mut values = read.into_iter();
+        for Declared { parts, read, .. } in self.declared.values_mut() {
+            for part in &mut parts[*read..] {
+                if let OutputValue::Noted(_, shape) = &part.data {
+                    let values = values.next().expect("all that was noted has been read");
+                    let dtype = values.dtype();
+                    part.data = OutputValue::Read(TensorData::from_bytes(values.into_bytes(), shape.clone(), dtype));
+                }
+            }
+            *read = parts.len();
+        }
+    }
+
     /// Ends the step: takes what was handed out.
+    ///
+    /// # Panics
+    ///
+    /// When something of it is still to be read: a fault of this crate.
     pub fn take(&mut self) -> Taken {
         self.open = false;
-        let taken = |(name, (merge, parts)): (&String, &mut (Merge, Vec<MicroBatchOutput>))| {
-            (name.clone(), *merge, std::mem::take(parts))
+        let taken = |(name, declared): (&String, &mut Declared)| {
+            declared.read = 0;
+            let parts = std::mem::take(&mut declared.parts).into_iter().map(MicroBatchOutput::read);
+            (name.clone(), declared.merge, parts.collect())
         };
         self.declared.iter_mut().map(taken).collect()
     }
@@ -139,10 +188,16 @@ pub(crate) fn merge(taken: Taken, over: &Over<'_>) -> Result<Outputs> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::{Device, Int, Tensor};
+
     use super::*;
 
     fn table(values: &[f32], shape: [usize; 2]) -> TensorData {
         TensorData::new(values.to_vec(), shape)
+    }
+
+    fn read(values: &[f32], shape: [usize; 2]) -> OutputValue {
+        OutputValue::Read(table(values, shape))
     }
 
     /// A store in a first pass of a step, with one output.
@@ -159,9 +214,9 @@ mod tests {
         let mut store = store(Merge::Local(Combine::Sum));
         let text = store.declare("out", Merge::Local(Combine::Mean)).unwrap_err().to_string();
         assert!(text.contains("`out` is declared as Local(Sum) and as Local(Mean)"), "{text}");
-        assert!(store.add("other", &[0], table(&[1.0], [1, 1])).unwrap_err().to_string().contains("`other`"));
-        store.add("out", &[0], table(&[1.0], [1, 1])).unwrap();
-        let text = store.add("out", &[0], table(&[1.0], [1, 1])).unwrap_err().to_string();
+        assert!(store.add("other", &[0], read(&[1.0], [1, 1])).unwrap_err().to_string().contains("`other`"));
+        store.add("out", &[0], read(&[1.0], [1, 1])).unwrap();
+        let text = store.add("out", &[0], read(&[1.0], [1, 1])).unwrap_err().to_string();
         assert!(text.contains("`out` was handed out twice"), "{text}");
     }
 
@@ -174,15 +229,15 @@ mod tests {
             (Combine::Concat, [1, 2], true),
         ] {
             let mut store = store(Merge::Local(combine));
-            store.add("out", &[0], table(&[1.0, 2.0, 3.0, 4.0], [2, 2])).unwrap();
+            store.add("out", &[0], read(&[1.0, 2.0, 3.0, 4.0], [2, 2])).unwrap();
             store.next_pass();
-            store.add("out", &[1], table(&[5.0, 6.0], shape)).unwrap();
+            store.add("out", &[1], read(&[5.0, 6.0], shape)).unwrap();
             let (_, merge, parts) = store.take().remove(0);
             let value = Value::of("out", merge.combine(), parts);
             assert_eq!(value.is_ok(), fits, "{combine:?}");
         }
         let mut whole = store(Merge::Local(Combine::Mean));
-        whole.add("out", &[0], TensorData::new(vec![1_i64], [1])).unwrap();
+        whole.add("out", &[0], OutputValue::Read(TensorData::new(vec![1_i64], [1]))).unwrap();
         let (_, merge, parts) = whole.take().remove(0);
         assert!(Value::of("out", merge.combine(), parts).unwrap_err().to_string().contains("averaged"));
     }
@@ -191,8 +246,8 @@ mod tests {
     fn a_mean_counts_samples_and_a_concatenation_follows_them() {
         let (mut mean, mut concat) = (store(Merge::Local(Combine::Mean)), store(Merge::Local(Combine::Concat)));
         for (samples, value) in [(&[3, 4, 5][..], 1.0), (&[0], 5.0)] {
-            mean.add("out", samples, table(&[value], [1, 1])).unwrap();
-            concat.add("out", samples, table(&vec![value; samples.len()], [samples.len(), 1])).unwrap();
+            mean.add("out", samples, read(&[value], [1, 1])).unwrap();
+            concat.add("out", samples, read(&vec![value; samples.len()], [samples.len(), 1])).unwrap();
             mean.next_pass();
             concat.next_pass();
         }
@@ -202,5 +257,33 @@ mod tests {
         };
         assert_eq!(merged(mean), table(&[2.0], [1, 1]));
         assert_eq!(merged(concat), table(&[5.0, 1.0, 1.0, 1.0], [4, 1]));
+    }
+
+    #[test]
+    fn values_that_are_read_late_are_those_of_their_micro_batches() {
+        let device = Device::flex();
+        let mut store = store(Merge::Local(Combine::Concat));
+        store.declare("a", Merge::Local(Combine::Sum)).unwrap();
+        let noted = |values: [f32; 2]| {
+            let value = Tensor::<2>::from_floats([values], &device);
+            OutputValue::Noted(Flat::of(value.clone()), value.shape())
+        };
+        store.add("out", &[1], noted([3.0, 4.0])).unwrap();
+        let count = Tensor::<1, Int>::from_ints([7], &device);
+        store.add("a", &[1], OutputValue::Noted(Flat::of(count.clone()), count.shape())).unwrap();
+        assert!(store.add("out", &[1], noted([3.0, 4.0])).unwrap_err().to_string().contains("handed out twice"));
+        store.next_pass();
+        store.add("out", &[0], read(&[1.0, 2.0], [1, 2])).unwrap();
+        store.next_pass();
+        store.add("out", &[2], noted([5.0, 6.0])).unwrap();
+        let values = store.noted().into_iter().map(|flat| match flat {
+            Flat::Float(tensor) => tensor.into_data(),
+            Flat::Int(tensor) => tensor.into_data(),
+        });
+        store.settle(values.collect());
+        assert!(store.noted().is_empty());
+        let merged = merge(store.take(), &Over { replica: &[], all: &[], is_copy: false }).unwrap();
+        assert_eq!(merged["out"], table(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [3, 2]));
+        assert_eq!(merged["a"], count.into_data());
     }
 }

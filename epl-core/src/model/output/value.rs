@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, TensorData};
 
+use super::OutputValue;
 use crate::error::{Error, Result};
 
 /// How the values of several micro-batches make one.
@@ -17,13 +18,28 @@ pub enum Combine {
 
 /// What one micro-batch gave.
 #[derive(Debug)]
-pub(crate) struct MicroBatchOutput {
+pub(crate) struct MicroBatchOutput<D = TensorData> {
     /// The pass it came from.
     pub pass: u64,
     /// Its first sample.
     pub first: u64,
     pub samples: usize,
-    pub data: TensorData,
+    pub data: D,
+}
+
+impl MicroBatchOutput<OutputValue> {
+    /// With its values.
+    ///
+    /// # Panics
+    ///
+    /// When they are still to be read: a fault of this crate.
+    pub fn read(self) -> MicroBatchOutput {
+        let Self { pass, first, samples, data } = self;
+        match data {
+            OutputValue::Read(data) => MicroBatchOutput { pass, first, samples, data },
+            OutputValue::Noted(..) => unreachable!("outputs are read before they are taken"),
+        }
+    }
 }
 
 /// The value of some micro-batches. Sums are kept in f64 and rounded once.
