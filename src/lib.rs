@@ -96,6 +96,7 @@ mod pages {
         Own: "own.md",
         Learner: "learner.md",
         BurnIssues: "burn_issues.md",
+        Auto: "strategies/auto.md",
         MixedPrecision: "strategies/mixed-precision.md",
         Evaluating: "evaluating.md",
         HuggingFace: "huggingface.md",

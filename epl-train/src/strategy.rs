@@ -19,7 +19,7 @@ use crate::rank;
 use crate::shared::{Shared, Told};
 
 /// A strategy of Burn's supervised learner: data parallel over the ranks of a [`Config`], whose options say the rest, such as
-/// `zero.level`, `offload.level`, `train.clip_norm`, `pipeline.num_micro_batch`.
+/// `zero.level`, `offload.optimizer_state`, `train.clip_norm`, `pipeline.num_micro_batch`.
 ///
 /// ```
 /// use burn::optim::AdamConfig;

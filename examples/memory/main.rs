@@ -17,8 +17,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
 use epl::comm::CountingAllocator;
-use epl::config::OffloadLevel;
-use epl::memory::{Table, Tiers};
+use epl::memory::Table;
 use epl::models::t5::{T5Batch, T5Batcher, T5Config};
 use epl::models::text::TokenPair;
 use epl::prelude::*;
@@ -116,7 +115,8 @@ fn table(args: &Args) -> Result<()> {
         .with("dist.tensor_parallel_size", args.tensor)?
         .with("dist.pipeline_parallel_size", args.stages)?
         .with("dist.expert_parallel_size", args.expert)?
-        .with("zero.level", &*args.zero)?;
+        .with("zero.level", &*args.zero)?
+        .with("offload.level", &*args.offload)?;
     for setting in &args.settings {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| Error::invalid(format!("{setting:?} is no KEY=VALUE")))?;
@@ -125,15 +125,10 @@ fn table(args: &Args) -> Result<()> {
             Err(_) => config.with(key, value)?,
         };
     }
-    let tiers = Tiers::of(match &*args.offload {
-        "v0" => OffloadLevel::V0,
-        "v1" => OffloadLevel::V1,
-        _ => OffloadLevel::Off,
-    });
     let ((), _) = epl::launch_dry(&config, args.rank, |epl| {
         let planned = epl.plan(|at| model.init(at))?;
         let activations = planned.activations([1, 2], |rows, device| batch(&model, rows, args.tokens, device))?;
-        let memory = planned.memory(&AdamWConfig::new())?.with_tiers(tiers);
+        let memory = planned.memory(&AdamWConfig::new())?;
         let memory = memory.with_activations(activations.as_ref(), args.rows);
         let (plan, estimate) = (planned.plan(), memory.estimate()?);
         println!("{}: {} parameters, {} on rank {}", args.model, plan.num_params(), plan.num_params_held(), args.rank);

@@ -1,9 +1,9 @@
 //! Two models on paper.
 
 use burn::optim::AdamWConfig;
-use epl::config::{OffloadLevel, ZeroLevel};
+use epl::config::ZeroLevel;
 use epl::memory::{
-    Amount, ElementBytes, FigureSource, MemoryInputs, ParamMemory, StoredActivations, Table, Tier, Tiers,
+    Amount, ElementBytes, FigureSource, MemoryEstimate, MemoryInputs, ParamMemory, StoredActivations, Table, Tier,
 };
 use epl::models::t5::{T5Config, T5MoeConfig};
 use epl::modules::moe::Gate;
@@ -73,35 +73,43 @@ pub fn moe() -> Result<()> {
         );
         println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
         println!("zero.level = v3, AdamW, a micro-batch of {ROWS} row of {TOKENS} tokens a device");
-        for (what, level) in [
-            ("all on the device", OffloadLevel::Off),
-            ("offload.level = v0: in host memory", OffloadLevel::V0),
-            ("offload.level = v1: in files", OffloadLevel::V1),
-        ] {
-            let memory = planned.memory(&AdamWConfig::new())?.with_tiers(Tiers::of(level));
-            let memory = memory.with_resident((level == OffloadLevel::V1).then_some(16_000_000_000));
-            let estimate = MemoryInputs { activations: measured.clone(), ..memory.inputs()? }.estimate();
-            println!("\n{what}\n{}", Table { estimate: &estimate, ranks: RANKS as u64 });
-            for (tier, room) in [(Tier::Device, Some(BUDGET)), (Tier::Host, None), (Tier::Disk, None)] {
-                let needed = estimate.peak(tier);
-                match room {
-                    Some(room) if needed > room => {
-                        println!("a device of {} has {} too few", Amount(room), Amount(needed - room));
-                    }
-                    Some(room) => println!("a device of {} has {} left", Amount(room), Amount(room - needed)),
-                    None if needed > 0 => {
-                        println!("{tier}: {} a device, eight devices {}", Amount(needed), Amount(8 * needed))
-                    }
-                    None => {}
-                }
-            }
-        }
-        println!(
-            "\nEach device has experts of its own, so that ZeRO divides the rest only: no replica shares an expert's state."
-        );
         Ok(())
     })?;
+    for (what, level) in [
+        ("all on the device", ""),
+        ("offload.level = v0: in host memory", "v0"),
+        ("offload.level = v1: in files", "v1"),
+    ] {
+        let mut offloaded = config.clone().with("offload.level", level)?;
+        if level == "v1" {
+            offloaded = offloaded.with("offload.resident_bytes", 16_000_000_000_i64)?;
+        }
+        let (inputs, _) = epl::launch_dry(&offloaded, 0, |epl| {
+            epl.plan(|at| ten_trillion(1).init(at))?.memory(&AdamWConfig::new())?.inputs()
+        })?;
+        let estimate = MemoryInputs { activations: measured.clone(), ..inputs }.estimate();
+        println!("\n{what}\n{}", Table { estimate: &estimate, ranks: RANKS as u64 });
+        room(&estimate);
+    }
+    println!(
+        "\nEach device has experts of its own, so that ZeRO divides the rest only: no replica shares an expert's state."
+    );
     Ok(())
+}
+
+/// Whether it fits a device, and what it needs elsewhere.
+fn room(estimate: &MemoryEstimate) {
+    let needed = estimate.peak(Tier::Device);
+    match needed > BUDGET {
+        true => println!("a device of {} has {} too few", Amount(BUDGET), Amount(needed - BUDGET)),
+        false => println!("a device of {} has {} left", Amount(BUDGET), Amount(BUDGET - needed)),
+    }
+    for tier in [Tier::Host, Tier::Disk] {
+        match estimate.peak(tier) {
+            0 => {}
+            needed => println!("{tier}: {} a device, eight devices {}", Amount(needed), Amount(8 * needed)),
+        }
+    }
 }
 
 /// What is stored for backward: measured with a narrower model, as what a token leaves grows with the widths.

@@ -159,6 +159,16 @@ fn a_vit_is_exported_as_a_folder() {
     assert_eq!(found, shape);
     let stored = StoredParameters::open(&checkpoint).expect("it is there");
     assert_eq!(weights.read("vit.layernorm.weight").ok(), stored.read_whole("norm.gamma").ok());
+    // Another model's files are not mixed with these.
+    for file in ["config.json", "model.safetensors"] {
+        let other = out.path().join(format!("other-{file}"));
+        fs::create_dir(&other).expect("a folder can be made");
+        fs::write(other.join(file), "another").expect("the file can be written");
+        let (code, text) = run(&arguments, &[&checkpoint, &other]);
+        assert!(code == Some(2) && text.contains(&format!("it holds a model already ({file})")), "{code:?} {text}");
+        assert_eq!(fs::read_to_string(other.join(file)).ok().as_deref(), Some("another"));
+        assert_eq!(fs::read_dir(&other).expect("it is there").count(), 1);
+    }
 }
 
 #[test]

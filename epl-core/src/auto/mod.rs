@@ -64,7 +64,8 @@ impl Epl {
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
     /// State is put away where nothing fits on the device; moving it is not part of the predicted time. What is measured is kept in the file
     /// of `auto.calibration`; `auto.measure` has the best layouts run. With `auto.discover` also layers may be divided that know nothing
-    /// of it; what is found is then built in the rank of [`discover`](Self::discover).
+    /// of it: search in the rank of [`discover`](Self::discover). What is found is built in that rank
+    /// [under its configuration](Self::with_config); without that it would still search, and refuses to build.
     ///
     /// # Errors
     ///

@@ -197,7 +197,8 @@ mod tests {
         assert_eq!(settings(18 * GB), "gradient_checkpoint.type = auto");
         assert_eq!(settings(16 * GB), "zero.level = v0");
         assert_eq!(settings(6 * GB), "zero.level = v3");
-        assert_eq!(settings(4 * GB), "gradient_checkpoint.type = auto, offload.level = v0");
+        // Which runs segments again by itself, and refuses to be asked for it.
+        assert_eq!(settings(4 * GB), "offload.level = v0");
     }
 
     #[test]

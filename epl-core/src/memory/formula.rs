@@ -60,7 +60,7 @@ impl MemoryInputs {
     }
 
     /// Whether segments get their parameters one after the other.
-    fn takes_turns(&self) -> bool {
+    pub(super) fn takes_turns(&self) -> bool {
         self.zero == ZeroLevel::V3 || self.tiers.parameters != Tier::Device
     }
 

@@ -203,18 +203,18 @@ impl MemoryInputs {
     }
 
     /// The same with other settings; none where they say nothing new, or cannot be. Shards are even then.
+    ///
+    /// Under ZeRO v3 and with offloaded parameters segments are run again anyway: recomputation cannot be asked for besides.
     pub fn with(&self, settings: &[Setting]) -> Option<Self> {
         let mut new = self.clone();
         for setting in settings {
             match *setting {
+                Setting::Recompute if new.takes_turns() => return None,
                 Setting::Recompute => new.activations = new.recomputed.take()?,
                 // The words are in the order of the levels.
                 Setting::Zero(level) if level.word() > new.zero.word() => {
                     new.zero = level;
                     new.parameters.iter_mut().for_each(|param| param.share = None);
-                    if let (ZeroLevel::V3, Some(recomputed)) = (level, new.recomputed.take()) {
-                        new.activations = recomputed;
-                    }
                 }
                 Setting::Offload(level) if Tiers::of(level).state > new.tiers.state => new.tiers = Tiers::of(level),
                 Setting::Replicas(replicas) if replicas > new.replicas() => {
@@ -225,6 +225,12 @@ impl MemoryInputs {
                 }
                 Setting::Zero(_) | Setting::Offload(_) | Setting::Replicas(_) => return None,
             }
+        }
+        if new.takes_turns() && !self.takes_turns() {
+            if settings.contains(&Setting::Recompute) {
+                return None;
+            }
+            new.activations = new.recomputed.take().unwrap_or(new.activations);
         }
         Some(new)
     }

@@ -58,9 +58,6 @@ pub struct PlannedMemory<'a> {
     plan: Plan,
     state: OptimizerState,
     activations: Option<(&'a Activations, usize)>,
-    tiers: Tiers,
-    resident: Option<u64>,
-    casts: u64,
 }
 
 impl<M: Model> LazyModel<M> {
@@ -137,15 +134,7 @@ impl<M: Model> LazyModel<M> {
 impl<'a> PlannedMemory<'a> {
     /// What a plan needs with an optimizer that keeps so much state.
     pub(crate) fn of(builder: Arc<PlanBuilder>, plan: Plan, state: OptimizerState) -> Self {
-        Self {
-            state,
-            activations: None,
-            tiers: plan.tiers,
-            resident: plan.tiers.any(Tier::Disk).then_some(builder.config.offload.resident_bytes),
-            casts: plan.casts(),
-            builder,
-            plan,
-        }
+        Self { builder, plan, state, activations: None }
     }
 
     /// The plan.
@@ -157,24 +146,6 @@ impl<'a> PlannedMemory<'a> {
     #[must_use]
     pub fn with_activations(self, activations: Option<&'a Activations>, rows: usize) -> Self {
         Self { activations: activations.map(|activations| (activations, rows)), ..self }
-    }
-
-    /// With state somewhere else than `offload.level` says.
-    #[must_use]
-    pub fn with_tiers(self, tiers: Tiers) -> Self {
-        Self { tiers, ..self }
-    }
-
-    /// With a bound of the host memory that files take while they are used.
-    #[must_use]
-    pub fn with_resident(self, bytes: Option<u64>) -> Self {
-        Self { resident: bytes, ..self }
-    }
-
-    /// With so many bytes of 16-bit copies of parameters at once.
-    #[must_use]
-    pub fn with_casts(self, bytes: u64) -> Self {
-        Self { casts: bytes, ..self }
     }
 
     /// What this rank needs.
@@ -212,27 +183,25 @@ impl<'a> PlannedMemory<'a> {
 
     /// The inputs under other settings; none where they say nothing new, or the model cannot have them.
     fn with(&self, settings: &[Setting]) -> Option<MemoryInputs> {
-        let (mut config, mut rest, mut offload) = (self.builder.config.clone(), Vec::new(), None);
+        let (mut config, mut replicas) = (self.builder.config.clone(), Vec::new());
         for setting in settings {
             match *setting {
                 Setting::Recompute if config.gradient_checkpoint.r#type != CheckpointType::Off => return None,
                 Setting::Recompute => config.gradient_checkpoint.r#type = CheckpointType::Auto,
                 Setting::Zero(level) if level <= config.zero.level => return None,
                 Setting::Zero(level) => config.zero.level = level,
-                Setting::Offload(level) => {
-                    offload = Some(level);
-                    rest.push(*setting);
+                Setting::Offload(level) if Tiers::of(level).state <= Tiers::of(config.offload.level).state => {
+                    return None;
                 }
-                Setting::Replicas(_) => rest.push(*setting),
+                Setting::Offload(level) => config.offload.level = level,
+                Setting::Replicas(_) => replicas.push(*setting),
             }
         }
-        let mut said = config.clone();
-        said.offload.level = offload.unwrap_or(said.offload.level);
-        // What would be refused beside the options that were given is no remedy.
-        said.validate().ok()?;
+        // What would be refused beside the options that were given is no remedy, here or by the plan.
+        config.validate().ok()?;
         // Of the stage whose plan this is: all stages may have one builder.
         let plan = self.builder.with_config(config).at(self.plan.coordinate).plan().ok()?;
-        self.inputs_of(&plan).ok()?.with(&rest)
+        self.inputs_of(&plan).ok()?.with(&replicas)
     }
 
     fn inputs_of(&self, plan: &Plan) -> Result<MemoryInputs> {
@@ -241,8 +210,8 @@ impl<'a> PlannedMemory<'a> {
         let largest = trained.map(|record| record.numel() * record.dtype.size()).max().unwrap_or(0) as u64;
         Ok(MemoryInputs {
             zero: plan.zero,
-            tiers: self.tiers,
-            resident: self.resident,
+            tiers: plan.tiers,
+            resident: plan.tiers.any(Tier::Disk).then_some(self.builder.config.offload.resident_bytes),
             bucket: plan.reduced_bucket(),
             segment: plan.largest_bucket(ZeroLevel::V3),
             two_segments: plan.two_segments(),
@@ -251,7 +220,7 @@ impl<'a> PlannedMemory<'a> {
             micro_batches: plan.micro_batches as u64,
             clips: plan.global_clip_norm().is_some(),
             clips_own: plan.local_clip_norm().is_some(),
-            casts: self.casts,
+            casts: plan.casts(),
             activations: self.stored(plan)?,
             recomputed: None,
             parameters,

@@ -3,10 +3,11 @@
 use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdafactorConfig, AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
-use epl_core::config::OffloadLevel;
-use epl_core::memory::{FigureSource, MemoryEstimate, MemoryKind, Tier, Tiers, When};
+use epl_core::memory::{FigureSource, MemoryEstimate, MemoryKind, Tier, When};
 use epl_core::topology::cluster::Axis;
-use epl_core::{Chain, Config, Engine, Epl, LazyModel, MicroBatch, ParamRecord, Place, Result, launch, launch_dry};
+use epl_core::{
+    Chain, Config, Engine, Epl, LazyModel, MicroBatch, ParamRecord, Place, Result, WithLoss, launch, launch_dry,
+};
 
 use crate::ALLOCATOR;
 
@@ -296,16 +297,48 @@ fn what_does_not_fit_is_told_with_the_first_setting_that_does() {
     });
 }
 
+fn offloaded(level: &str) -> Config {
+    config([1, 1, 1, 1], "").with("offload.level", level).unwrap()
+}
+
+#[test]
+fn offload_is_named_with_what_the_plan_of_it_needs_and_only_where_it_can_be() {
+    epl_testing::alone(|| {
+        let needed = |config: &Config, budget: Option<u64>| {
+            let planned = |epl: Epl| {
+                let planned = planned(&epl, 64)?;
+                let stored = planned.activations([8, 16], |rows, device| Tensor::<2>::ones([rows, 64], device))?;
+                let memory = planned.memory(&AdamWConfig::new())?.with_activations(stored.as_ref(), 512);
+                let estimate = budget.map_or_else(|| memory.estimate(), |budget| memory.check(budget));
+                Ok(estimate.map(|estimate| estimate.peak(Tier::Device)))
+            };
+            launch_dry(config, 0, planned).unwrap().0
+        };
+        // What segments store is not stored under it, as they are run again.
+        let budget = needed(&offloaded("v0"), None).unwrap();
+        let told = needed(&offloaded(""), Some(budget)).unwrap_err().to_string();
+        assert!(told.contains(&format!("; with offload.level = v0 it needs {budget} bytes")), "{told}");
+
+        // One segment, of which nothing can be put away.
+        let config = config([1, 1, 1, 1], "");
+        let whole = |epl: Epl| {
+            let model = |at: &Place| {
+                WithLoss::new(layer(at, 64), |layer: &Layer, rows: &Tensor<2>| forward(layer, rows.clone()).mean())
+            };
+            epl.plan(model)?.memory(&AdamWConfig::new())?.check(1000).map(|_| ())
+        };
+        let told = launch_dry(&config, 0, whole).unwrap_err().to_string();
+        assert!(told.contains("a step needs") && !told.contains("offload.level"), "{told}");
+    });
+}
+
 #[test]
 fn offloaded_state_lies_where_it_is_said() {
     epl_testing::alone(|| {
-        let (estimates, _) = launch_dry(&config([1, 1, 1, 1], ""), 0, |epl| {
-            let planned = planned(&epl, 64)?;
-            let memory = planned.memory(&AdamWConfig::new())?;
-            let of = |level| memory.clone().with_tiers(Tiers::of(level)).with_resident(Some(1000)).estimate();
-            Ok([of(OffloadLevel::Off)?, of(OffloadLevel::V0)?, of(OffloadLevel::V1)?])
-        })
-        .unwrap();
+        let files = offloaded("v1").with("offload.resident_bytes", 1000).unwrap();
+        let estimates = [offloaded(""), offloaded("v0"), files].map(|config| {
+            launch_dry(&config, 0, |epl| planned(&epl, 64)?.memory(&AdamWConfig::new())?.estimate()).unwrap().0
+        });
         let states = 16 * (LAYERS * (5 * 64 * 64 + 64)) as u64;
         assert_eq!(estimates.clone().map(|estimate| estimate.peak(Tier::Host)), [0, states, 1000]);
         assert_eq!(estimates.clone().map(|estimate| estimate.peak(Tier::Disk)), [0, 0, states]);

@@ -50,6 +50,7 @@ pub enum Model {
 pub fn export(checkpoint: &Path, to: &Path, model: Option<Model>, config: Option<&Path>) -> Result<(), Failure> {
     let stored = StoredParameters::open(checkpoint)?;
     let Some(model) = model else { return Ok(file(stored, to)?) };
+    check_new(to)?;
     let said = match config {
         Some(path) => read(path)?,
         None => kept(&stored)?,
@@ -78,6 +79,18 @@ fn file(stored: StoredParameters, to: &Path) -> Result<(), Error> {
             to,
             "name a file that ends in .safetensors or .bpk, or say with --as which model a folder is to be of",
         )),
+    }
+}
+
+/// Refuses a folder with a model, of which some files would stay beside the new ones.
+fn check_new(folder: &Path) -> Result<(), Error> {
+    let files = ["config.json", "model.safetensors", "model.safetensors.index.json"];
+    match files.iter().find(|file| folder.join(file).exists()) {
+        Some(file) => Err(Error::file(
+            folder,
+            format!("it holds a model already ({file}); name a new folder, or remove this one"),
+        )),
+        None => Ok(()),
     }
 }
 
