@@ -407,6 +407,6 @@ fn given<const D: usize, K: Numeric + Autodiff>(value: Tensor<D, K>) -> OutputVa
     let shape = value.shape();
     match is_host(&value.device()) || shape.num_elements() == 0 {
         true => OutputValue::Read(value.inner().into_data()),
-        false => OutputValue::Noted(Flat::of(value), shape),
+        false => OutputValue::Noted(Box::new(Flat::of(value)), shape),
     }
 }

@@ -51,7 +51,7 @@ pub(crate) type Taken = Vec<(String, Merge, Vec<MicroBatchOutput>)>;
 pub(crate) enum OutputValue {
     Read(TensorData),
     /// On a device, to be read with others.
-    Noted(Flat, Shape),
+    Noted(Box<Flat>, Shape),
 }
 
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl OutputStore {
         let values =
             self.declared.values().flat_map(|declared| &declared.parts[declared.read..]).map(|part| &part.data);
         let noted = values.filter_map(|value| match value {
-            OutputValue::Noted(flat, _) => Some(flat.clone()),
+            OutputValue::Noted(flat, _) => Some((**flat).clone()),
             OutputValue::Read(_) => None,
         });
         noted.collect()
@@ -266,11 +266,11 @@ mod tests {
         store.declare("a", Merge::Local(Combine::Sum)).unwrap();
         let noted = |values: [f32; 2]| {
             let value = Tensor::<2>::from_floats([values], &device);
-            OutputValue::Noted(Flat::of(value.clone()), value.shape())
+            OutputValue::Noted(Box::new(Flat::of(value.clone())), value.shape())
         };
         store.add("out", &[1], noted([3.0, 4.0])).unwrap();
         let count = Tensor::<1, Int>::from_ints([7], &device);
-        store.add("a", &[1], OutputValue::Noted(Flat::of(count.clone()), count.shape())).unwrap();
+        store.add("a", &[1], OutputValue::Noted(Box::new(Flat::of(count.clone())), count.shape())).unwrap();
         assert!(store.add("out", &[1], noted([3.0, 4.0])).unwrap_err().to_string().contains("handed out twice"));
         store.next_pass();
         store.add("out", &[0], read(&[1.0, 2.0], [1, 2])).unwrap();
