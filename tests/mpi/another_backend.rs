@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::optim::AdamWConfig;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Tensor, TensorData};
+use epl::config::CheckpointType;
+use epl::model::output::{Combine, Merge, Outputs};
 use epl::models::t5::T5Batcher;
-use epl::{Engine, EngineSettings, MicroBatch, launch};
+use epl::{Context, Engine, EngineSettings, Loss, LossWeights, MicroBatch, Model, Place, launch};
 
 use crate::parity::{Case, dense, layout, moe};
 
@@ -50,6 +55,91 @@ fn a_step_reads_its_numbers_once() {
             assert_eq!(counts[0].is_empty(), case.model.moe.is_none());
             for (loss, on_host) in losses.iter().zip(on_host) {
                 assert!((loss - on_host).abs() < 1e-5 * on_host, "{loss} on NdArray, {on_host} on Flex");
+            }
+        }
+    });
+}
+
+/// Two segments, of which each hands something out; they are run again in backward.
+#[derive(Module, Debug)]
+struct Talker {
+    layers: Vec<Linear>,
+    #[module(skip)]
+    context: Context,
+}
+
+impl Talker {
+    fn new(place: &Place) -> Self {
+        let context = place.context().clone();
+        context.declare_output("hidden 0", Merge::Global(Combine::Concat));
+        context.declare_output("hidden 1", Merge::Global(Combine::Concat));
+        context.declare_output("positive", Merge::Global(Combine::Sum));
+        Self { layers: (0..2).map(|_| LinearConfig::new(3, 3).init(place)).collect(), context }
+    }
+}
+
+impl Model for Talker {
+    type Batch = Tensor<2>;
+    type Carry = Tensor<2>;
+
+    fn segments(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn weights(&self, batch: &Tensor<2>) -> LossWeights {
+        LossWeights::new().with("error", batch.dims()[0] as f64)
+    }
+
+    fn forward_segment(&self, segment: usize, carry: Option<Tensor<2>>, batch: &Tensor<2>) -> Tensor<2> {
+        let x = self.layers[segment].forward(carry.unwrap_or_else(|| batch.clone()));
+        self.context.output(&format!("hidden {segment}"), x.clone());
+        x
+    }
+
+    fn loss(&self, carry: Tensor<2>, _: &Tensor<2>) -> Loss {
+        self.context.output("positive", carry.clone().greater_elem(0.0).int().sum());
+        Loss::new().with("error", carry.powi_scalar(2).sum(), 1.0)
+    }
+}
+
+/// What a step of two micro-batches and an evaluation of them hand out, and how often each has read from the device.
+fn outputs() -> ([Outputs; 2], [u64; 2]) {
+    let mut config = layout(1, 1, 1, 2).config();
+    config.gradient_checkpoint.r#type = CheckpointType::Auto;
+    let ran = launch(&config, |epl| {
+        let mut engine =
+            Engine::new(epl.build(Talker::new)?, &SgdConfig::new(), EngineSettings::from_config(epl.config()))?;
+        let device = epl.place().device();
+        // The second micro-batch has the first samples.
+        let batches = [2_u64, 0].map(|first| {
+            let values: Vec<f32> = (0..6).map(|at| (first as f32 + at as f32) / 8.0 - 0.5).collect();
+            MicroBatch::new(Tensor::from_data(TensorData::new(values, [2, 3]), device), vec![first, first + 1])
+        });
+        let reads = || epl.context().device_reads();
+        let before = reads();
+        let of_step = engine.step(batches.to_vec(), 0.0)?.outputs;
+        let between = reads();
+        let of_evaluation = engine.evaluate(batches.map(Ok))?.outputs;
+        Ok(([of_step, of_evaluation], [between - before, reads() - between]))
+    });
+    ran.unwrap_or_else(|error| panic!("{error}")).remove(0)
+}
+
+/// Floats and whole numbers alike: a step has one read, an evaluation one for each window of micro-batches.
+#[test]
+fn outputs_are_read_with_the_losses() {
+    epl_testing::alone(|| {
+        let (on_host, no_reads) = outputs();
+        // SAFETY: this process runs one test, on this thread, and its ranks have ended.
+        unsafe { std::env::set_var("BURN_DEVICE", "ndarray") };
+        let (on_device, reads) = outputs();
+        assert_eq!((reads, no_reads), ([1, 2], [0, 0]));
+        for (on_device, on_host) in on_device.iter().zip(&on_host) {
+            assert_eq!(on_device.keys().collect::<Vec<_>>(), ["hidden 0", "hidden 1", "positive"]);
+            for (name, value) in on_device {
+                let expected = &on_host[name];
+                assert_eq!((value.dtype(), value.shape()), (expected.dtype(), expected.shape()), "{name}");
+                value.assert_approx_eq::<f32>(expected, burn::tensor::Tolerance::absolute(1e-5));
             }
         }
     });

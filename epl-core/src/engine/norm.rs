@@ -8,7 +8,8 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use super::gradients::GradientStore;
-use crate::model::context::{Context, Flat};
+use crate::model::context::Context;
+use crate::model::flat::Flat;
 use crate::model::precision::widen;
 use crate::offload;
 use crate::plan::Plan;

@@ -1,5 +1,6 @@
 //! What a model says of itself, and what its layers ask.
 //!
+//! - `flat`: numbers that a device still has.
 //! - `output`: what a model hands out beside its loss.
 //! - `context`: what a layer reads at run time, and what it declares while its model is built.
 //! - `decay`: how parameters that are moving averages move.
@@ -17,6 +18,7 @@
 //! - `segment`: what the engine asks of a model.
 //! - `whole`, `chain`: a model of one segment, and an ordinary model as a chain of them; `chain_carry`: what these hand on.
 
+pub(crate) mod flat;
 pub mod output;
 pub(crate) mod decay;
 pub(crate) mod context;

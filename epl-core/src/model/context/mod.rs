@@ -35,9 +35,9 @@ pub use moment::Pass;
 use moment::{Calls, needs_context};
 pub(crate) use moment::{Moment, without_context};
 pub(crate) use nan::NanCauses;
-pub(crate) use reads::Flat;
 
 use crate::error::{Error, Result};
+use crate::model::flat::Flat;
 use crate::model::output::{Merge, OutputStore, OutputValue, Taken};
 use crate::offload::is_host;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};

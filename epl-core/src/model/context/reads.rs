@@ -1,36 +1,11 @@
 //! Values that the host waits for.
 
-use burn::tensor::kind::{Autodiff, Basic, Numeric};
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, Transaction};
-use epl_comm::Buffer;
+use burn::tensor::kind::Basic;
+use burn::tensor::{DType, Device, Tensor, TensorData, Transaction};
 
 use super::Context;
+use crate::model::flat::Flat;
 use crate::offload::is_host;
-
-/// Numbers of a device that are still to be read, in a row and without their graph.
-#[derive(Clone, Debug)]
-pub(crate) enum Flat {
-    Float(Tensor<1>),
-    Int(Tensor<1, Int>),
-}
-
-impl Flat {
-    pub fn of<const D: usize, K: Numeric + Autodiff>(tensor: Tensor<D, K>) -> Self {
-        let (is_float, elements) = (tensor.dtype().is_float(), tensor.shape().num_elements());
-        let buffer = Buffer::from_tensor(tensor);
-        match is_float {
-            true => Self::Float(buffer.into_tensor([elements])),
-            false => Self::Int(buffer.into_tensor([elements])),
-        }
-    }
-
-    fn device(&self) -> Device {
-        match self {
-            Self::Float(tensor) => tensor.device(),
-            Self::Int(tensor) => tensor.device(),
-        }
-    }
-}
 
 impl Context {
     /// The values of a tensor on the host. It waits for all that the tensor's device was asked to compute before, so it is

@@ -14,13 +14,14 @@ mod value;
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Shape, TensorData};
+use burn::tensor::TensorData;
 use epl_comm::ProcessGroup;
 
 use crate::error::{Error, Result};
-use crate::model::context::Flat;
+use crate::model::flat::Flat;
 use exchange::exchange;
 pub use value::Combine;
+pub(crate) use value::OutputValue;
 use value::{MicroBatchOutput, Value};
 
 /// Over what an output is combined.
@@ -45,14 +46,6 @@ pub type Outputs = BTreeMap<String, TensorData>;
 
 /// What was handed out in a step, by name.
 pub(crate) type Taken = Vec<(String, Merge, Vec<MicroBatchOutput>)>;
-
-/// A value as it is handed out.
-#[derive(Debug)]
-pub(crate) enum OutputValue {
-    Read(TensorData),
-    /// On a device, to be read with others.
-    Noted(Box<Flat>, Shape),
-}
 
 #[derive(Debug)]
 struct Declared {

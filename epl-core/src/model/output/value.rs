@@ -1,9 +1,9 @@
 //! What the micro-batches of one replica make.
 
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 
-use super::OutputValue;
 use crate::error::{Error, Result};
+use crate::model::flat::Flat;
 
 /// How the values of several micro-batches make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,14 @@ pub enum Combine {
     Sum,
     /// One after the other along the first dim, which may differ, in the order of the samples.
     Concat,
+}
+
+/// A value as it is handed out.
+#[derive(Debug)]
+pub(crate) enum OutputValue {
+    Read(TensorData),
+    /// On a device, to be read with others.
+    Noted(Box<Flat>, Shape),
 }
 
 /// What one micro-batch gave.
