@@ -86,6 +86,10 @@ impl Model for Talker {
         self.layers.len()
     }
 
+    fn segments_of(&self, path: &str) -> Vec<usize> {
+        vec![usize::from(path.starts_with("layers.1."))]
+    }
+
     fn weights(&self, batch: &Tensor<2>) -> LossWeights {
         LossWeights::new().with("error", batch.dims()[0] as f64)
     }
@@ -138,8 +142,12 @@ fn outputs_are_read_with_the_losses() {
             assert_eq!(on_device.keys().collect::<Vec<_>>(), ["hidden 0", "hidden 1", "positive"]);
             for (name, value) in on_device {
                 let expected = &on_host[name];
-                assert_eq!((value.dtype(), value.shape()), (expected.dtype(), expected.shape()), "{name}");
-                value.assert_approx_eq::<f32>(expected, burn::tensor::Tolerance::absolute(1e-5));
+                // Each backend has whole numbers of its own size.
+                let kind = |data: &TensorData| (data.dtype().is_float(), data.shape().clone());
+                assert_eq!(kind(value), kind(expected), "{name}");
+                let far =
+                    value.iter::<f64>().zip(expected.iter::<f64>()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(far < 1e-5, "{name} is off by {far}");
             }
         }
     });
