@@ -1,6 +1,7 @@
 //! Two models on paper.
 
 use burn::optim::AdamWConfig;
+use epl::Plan;
 use epl::config::ZeroLevel;
 use epl::memory::{
     Amount, ElementBytes, FigureSource, MemoryEstimate, MemoryInputs, ParamMemory, StoredActivations, Table, Tier,
@@ -63,18 +64,6 @@ pub fn moe() -> Result<()> {
         .with("dist.expert_parallel_size", RANKS)?
         .with("zero.level", "v3")?;
     let measured = activations(&config)?;
-    let ((), _) = epl::launch_dry(&config, 0, |epl| {
-        let planned = epl.plan(|at| ten_trillion(1).init(at))?;
-        let plan = planned.plan();
-        println!(
-            "a mixture of experts of {} parameters on {RANKS} devices, of which one holds {} in its slices",
-            plan.num_params(),
-            plan.num_params_held()
-        );
-        println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
-        println!("zero.level = v3, AdamW, a micro-batch of {ROWS} row of {TOKENS} tokens a device");
-        Ok(())
-    })?;
     for (what, level) in [
         ("all on the device", ""),
         ("offload.level = v0: in host memory", "v0"),
@@ -85,7 +74,11 @@ pub fn moe() -> Result<()> {
             offloaded = offloaded.with("offload.resident_bytes", 16_000_000_000_i64)?;
         }
         let (inputs, _) = epl::launch_dry(&offloaded, 0, |epl| {
-            epl.plan(|at| ten_trillion(1).init(at))?.memory(&AdamWConfig::new())?.inputs()
+            let planned = epl.plan(|at| ten_trillion(1).init(at))?;
+            if level.is_empty() {
+                heading(planned.plan());
+            }
+            planned.memory(&AdamWConfig::new())?.inputs()
         })?;
         let estimate = MemoryInputs { activations: measured.clone(), ..inputs }.estimate();
         println!("\n{what}\n{}", Table { estimate: &estimate, ranks: RANKS as u64 });
@@ -95,6 +88,16 @@ pub fn moe() -> Result<()> {
         "\nEach device has experts of its own, so that ZeRO divides the rest only: no replica shares an expert's state."
     );
     Ok(())
+}
+
+fn heading(plan: &Plan) {
+    println!(
+        "a mixture of experts of {} parameters on {RANKS} devices, of which one holds {} in its slices",
+        plan.num_params(),
+        plan.num_params_held()
+    );
+    println!("{}", plan.mesh.to_string().lines().next().unwrap_or_default());
+    println!("zero.level = v3, AdamW, a micro-batch of {ROWS} row of {TOKENS} tokens a device");
 }
 
 /// Whether it fits a device, and what it needs elsewhere.

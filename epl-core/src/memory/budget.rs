@@ -199,6 +199,15 @@ mod tests {
         assert_eq!(settings(6 * GB), "zero.level = v3");
         // Which runs segments again by itself, and refuses to be asked for it.
         assert_eq!(settings(4 * GB), "offload.level = v0");
+        for other in [Setting::Zero(ZeroLevel::V3), Setting::Offload(OffloadLevel::V0)] {
+            for both in [[Setting::Recompute, other], [other, Setting::Recompute]] {
+                assert!(inputs().with(&both).is_none(), "{both:?}");
+            }
+            assert!(
+                inputs().with(&[other]).is_some_and(|other| other.with(&[Setting::Recompute]).is_none()),
+                "{other:?}"
+            );
+        }
     }
 
     #[test]

@@ -209,7 +209,6 @@ impl MemoryInputs {
         let mut new = self.clone();
         for setting in settings {
             match *setting {
-                Setting::Recompute if new.takes_turns() => return None,
                 Setting::Recompute => new.activations = new.recomputed.take()?,
                 // The words are in the order of the levels.
                 Setting::Zero(level) if level.word() > new.zero.word() => {
@@ -226,11 +225,10 @@ impl MemoryInputs {
                 Setting::Zero(_) | Setting::Offload(_) | Setting::Replicas(_) => return None,
             }
         }
-        if new.takes_turns() && !self.takes_turns() {
-            if settings.contains(&Setting::Recompute) {
-                return None;
-            }
-            new.activations = new.recomputed.take().unwrap_or(new.activations);
+        match (self.takes_turns(), new.takes_turns()) {
+            (_, true) if settings.contains(&Setting::Recompute) => return None,
+            (false, true) => new.activations = new.recomputed.take().unwrap_or(new.activations),
+            _ => {}
         }
         Some(new)
     }

@@ -13,7 +13,8 @@
 //! puts draws off makes them now. Who draws at the same time without a section, such as a thread of one's own that calls
 //! `Tensor::random`, is not held off: that changes the numbers of both. Where it is not known yet whether something draws, it is
 //! taken to, and watched: a thread that draws meanwhile may be taken for it, which costs time and no numbers. No two ranks of a
-//! process may wait for each other inside a section other than by a call of a group.
+//! process may wait for each other inside a section other than by a call of a group; so threads do not share a layer that is not
+//! drawn yet, one of them in a section and the other not: the first use of a parameter is waited for, too.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -102,7 +103,8 @@ pub(crate) fn seeded<T>(device: &Device, seeds: Seeds, f: impl FnOnce() -> T) ->
     section(device, seeds, None, f).0
 }
 
-/// Runs `f`, which draws, without seeds of its own, and not while another thread is in a section.
+/// Runs `f`, which draws, without seeds of its own, and not while another thread is in a section. `f` reads what it draws: a backend
+/// may put a draw off until then.
 pub(crate) fn held<T>(f: impl FnOnce() -> T) -> T {
     let has_section = SECTION.with_borrow(Option::is_some);
     let _held = (!has_section).then(|| GENERATOR.lock().unwrap_or_else(PoisonError::into_inner));
@@ -227,6 +229,24 @@ mod tests {
             let failed = epl_comm::catch(|| watched(&device(), SEEDS, || -> Vec<f32> { panic!("a layer") }));
             assert!(failed.is_err());
             assert_eq!(seeded(&device(), SEEDS, draw), expected);
+        });
+    }
+
+    #[test]
+    fn who_draws_without_a_section_waits_for_the_end_of_anothers() {
+        epl_testing::alone(|| {
+            let expected = seeded(&device(), SEEDS, || [draw(), draw()]);
+            let beside = std::thread::scope(|scope| {
+                seeded(&device(), SEEDS, || {
+                    let first = draw();
+                    let other = scope.spawn(|| held(draw));
+                    // Time enough to draw, if nothing held it.
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    assert!(!other.is_finished());
+                    [first, draw()]
+                })
+            });
+            assert_eq!(beside, expected);
         });
     }
 

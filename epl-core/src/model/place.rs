@@ -413,11 +413,12 @@ impl Place {
         let draw = move |device: &Device, require_grad: bool| {
             let plain = device.clone().without_autodiff();
             // A layer that no model has is drawn at its first use, beside what other threads draw from their seeds.
-            let whole = generator::held(|| {
-                initializer.init_with::<D, _>(whole_shape, Some(fan_in), Some(fan_out), &plain).into_value().inner()
+            let data = generator::held(|| {
+                let whole = initializer.init_with::<D, _>(whole_shape, Some(fan_in), Some(fan_out), &plain);
+                let whole = whole.into_value().inner();
+                // Through the host, so that the slice does not keep the whole alive.
+                if mine == whole_shape { whole.into_data() } else { whole.slice(ranges).into_data() }
             });
-            // Through the host, so that the slice does not keep the whole alive.
-            let data = if mine == whole_shape { whole.into_data() } else { whole.slice(ranges).into_data() };
             Tensor::from_data(data, device).set_require_grad(require_grad)
         };
         let id = ParamId::new();

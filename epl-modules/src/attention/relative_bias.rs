@@ -191,7 +191,7 @@ pub(super) fn gathered_biases(
 }
 
 /// The sums of the diagonals of matrices, from that of the last row and the first column to that of the first row and the last
-/// column, in one order on every device.
+/// column, without atomic additions: the order is that of the device's sum along a dim.
 ///
 /// Upside down and beside a square of zeros, a matrix is read again in rows that are shorter by one: each begins one further to
 /// the right.
@@ -288,10 +288,36 @@ impl ModuleDisplay for RelativeBias {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use burn::tensor::{DType, Device, Distribution};
 
     use super::*;
+
+    /// The biases of a table, and its gradient where that of the biases is `factors`.
+    pub(in crate::attention) fn with_gradient(
+        table: &Tensor<2>,
+        factors: &Tensor<3>,
+        biases: impl FnOnce(Tensor<2>) -> Tensor<3>,
+    ) -> [TensorData; 2] {
+        let table = table.clone().autodiff().require_grad();
+        let biases = biases(table.clone());
+        let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
+        [biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data()]
+    }
+
+    /// As Burn gathers them, and the gradient that it has of that.
+    pub(in crate::attention) fn gathered(table: &Tensor<2>, factors: &Tensor<3>, of_pairs: &[i64]) -> [TensorData; 2] {
+        with_gradient(table, factors, |table| {
+            let of_pairs = Tensor::<1, Int>::from_ints(of_pairs, &table.device());
+            table.transpose().select(1, of_pairs).reshape(factors.dims())
+        })
+    }
+
+    /// Equal biases, and gradients that are equal but for the order of sums in f64.
+    pub(in crate::attention) fn assert_same([values, gradient]: &[TensorData; 2], expected: &[TensorData; 2]) {
+        values.assert_eq(&expected[0], true);
+        gradient.assert_approx_eq::<f64>(&expected[1], burn::tensor::Tolerance::absolute(1e-12));
+    }
 
     /// In f64, where the order of a sum does not count.
     #[test]
@@ -307,29 +333,19 @@ mod tests {
             let table = random(&[n_buckets, heads]).reshape([n_buckets, heads]);
             let factors = random(&[heads, queries, keys]).reshape([heads, queries, keys]);
             let buckets: Vec<usize> = (0..queries + keys - 1).map(|distance| distance * 7 % n_buckets).collect();
-            let run = |f: &(dyn Fn(Tensor<2>) -> Tensor<3> + Sync)| {
-                let table = table.clone().autodiff().require_grad();
-                let biases = f(table.clone());
-                let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
-                (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
-            };
             let of_query = |query: usize| buckets[queries - 1 - query..][..keys].iter().map(|bucket| *bucket as i64);
             let of_pairs: Vec<i64> = (0..queries).flat_map(of_query).collect();
-            let (expected, expected_gradient) = run(&|table| {
-                let of_pairs = Tensor::<1, Int>::from_ints(&of_pairs[..], &device);
-                table.transpose().select(1, of_pairs).reshape([heads, queries, keys])
-            });
-            let (values, gradient) = run(&|table| biases_on_device(table, buckets.clone(), [queries, keys]));
-            values.assert_eq(&expected, true);
-            gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
+            let expected = gathered(&table, &factors, &of_pairs);
+            let on_device = |table| biases_on_device(table, buckets.clone(), [queries, keys]);
+            assert_same(&with_gradient(&table, &factors, on_device), &expected);
             let on_threads = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
-                pool.install(|| run(&|table| biases(table, buckets.clone(), [queries, keys])))
+                let biases = |table| biases(table, buckets.clone(), [queries, keys]);
+                pool.install(|| with_gradient(&table, &factors, biases))
             };
-            let (values, gradient) = on_threads(1);
-            values.assert_eq(&expected, true);
-            gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
-            assert_eq!(on_threads(3), (values, gradient), "bit by bit");
+            let on_host = on_threads(1);
+            assert_same(&on_host, &expected);
+            assert_eq!(on_threads(3), on_host, "bit by bit");
         }
     }
 
@@ -352,22 +368,16 @@ mod tests {
                 let buckets = layer.buckets(queries, keys, offset);
                 let random = |shape| Tensor::<3>::random(shape, Distribution::Default, (&device, DType::F64));
                 let (table, factors) = (random([1, 8, 3]).squeeze_dim::<2>(0), random([3, queries, keys]));
-                let run = |f: fn(Tensor<2>, Vec<usize>, [usize; 2]) -> Tensor<3>| {
-                    let table = table.clone().autodiff().require_grad();
-                    let biases = f(table.clone(), buckets.clone(), [queries, keys]);
-                    let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
-                    (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
+                let run = |biases: fn(Tensor<2>, Vec<usize>, [usize; 2]) -> Tensor<3>| {
+                    with_gradient(&table, &factors, |table| biases(table, buckets.clone(), [queries, keys]))
                 };
-                let (expected, expected_gradient) = run(biases_on_host::<f64>);
-                let (values, gradient) = run(biases_on_device);
-                values.assert_eq(&expected, true);
-                gradient.assert_approx_eq::<f64>(&expected_gradient, burn::tensor::Tolerance::absolute(1e-12));
+                assert_same(&run(biases_on_device), &run(biases_on_host::<f64>));
             }
             Ok(())
         });
     }
 
-    /// On a device a scatter adds in no order, or one position after the other: of a sum of the diagonals each number is known.
+    /// Of a matrix whose sums tell which numbers are in them.
     #[test]
     fn diagonals_are_summed_from_the_last_row_on() {
         let x = Tensor::<3>::from_floats([[[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]], &Device::flex());

@@ -231,8 +231,9 @@ impl ModuleDisplay for WindowBias {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{DType, Device, Distribution, Int, Tolerance};
+    use burn::tensor::{DType, Device, Distribution};
 
+    use super::super::relative_bias::tests::{assert_same, gathered, with_gradient};
     use super::*;
 
     /// In f64, where the order of a sum does not count.
@@ -244,19 +245,8 @@ mod tests {
             let random = |shape| Tensor::<3>::random(shape, Distribution::Default, (&device, DType::F64));
             let table = random([1, distances, heads]).squeeze_dim::<2>(0);
             let factors = random([heads, area, area]);
-            let run = |f: &dyn Fn(Tensor<2>) -> Tensor<3>| {
-                let table = table.clone().autodiff().require_grad();
-                let biases = f(table.clone());
-                let gradients = (biases.clone() * factors.clone().autodiff()).sum().backward();
-                (biases.into_data(), table.grad(&gradients).expect("it is tracked").into_data())
-            };
-            let (expected, expected_gradient) = run(&|table| {
-                let of_pairs = Tensor::<1, Int>::from_ints(&windows.distances()[..], &device);
-                table.transpose().select(1, of_pairs).reshape([heads, area, area])
-            });
-            let (values, gradient) = run(&|table| biases(table, &windows));
-            values.assert_eq(&expected, true);
-            gradient.assert_approx_eq::<f64>(&expected_gradient, Tolerance::absolute(1e-12));
+            let found = with_gradient(&table, &factors, |table| biases(table, &windows));
+            assert_same(&found, &gathered(&table, &factors, &windows.distances()));
         }
     }
 }
