@@ -122,17 +122,25 @@ fn all_equal_one_rank(cases: &[Case], worlds: &[usize], each: usize) {
 #[test]
 fn what_batch_norms_send_between_replicas_is_part_of_a_step() {
     let model = ResNetConfig::new(4).with_embedding_size(8).with_hidden_sizes(vec![8; 4]).with_depths(vec![1; 4]);
-    let layers = |options: &[&str]| {
-        let config = Layers::new().command_line(options.iter().map(ToString::to_string)).unwrap().resolve().unwrap();
-        let explained = launch_dry(&config, 0, |epl| {
+    // Links are described: a dry world's calls take no time that could be measured.
+    let layers = |ranks: usize| {
+        let config = Config::new().with("cluster.ranks", ranks).unwrap();
+        let link = "{ alpha_us = 10, gb_per_s = 1 }";
+        let machine = Machine::from_toml(&format!(
+            "[[host]]\ncount = 1\ninside = {link}\noutside = {link}\ndevices = [{{ class = \"any\", count = {ranks} }}]\n\
+             [class.any]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
+        ));
+        let (table, _) = launch_dry(&config, 0, |epl| {
             let images =
                 |rows: usize, device: &Device| ImageBatch::new(Tensor::ones([rows, 3, 32, 32], device), vec![1; rows]);
-            epl.explain(|at| model.init(at), &AdamWConfig::new(), Sample::new(4, images))
-        });
-        explained.unwrap().0.time().layers
+            epl.cost_table(|at| model.init(at), &AdamWConfig::new(), Sample::new(4, images))
+        })
+        .unwrap();
+        table.over_links(&machine.unwrap()).and_then(|table| table.explain(&config)).unwrap().time().layers
     };
-    assert!(layers(&["cluster.ranks=2"]) > 0.0);
-    assert_eq!(layers(&["cluster.ranks=1"]), 0.0);
+    // Two sums at least for each of the convolutions' norms, forward and backward, of twice the latency each.
+    assert!(layers(2) > 2.0 * 2.0 * 1e-5);
+    assert_eq!(layers(1), 0.0);
 }
 
 #[test]
