@@ -82,6 +82,11 @@ struct Gelu;
 struct GeluNew;
 #[derive(Clone, Copy)]
 struct Silu;
+/// σ(x) = 1 / (1 + e^-x).
+#[derive(Clone, Copy)]
+pub(crate) struct Logistic;
+#[derive(Clone, Copy)]
+pub(crate) struct HyperbolicTangent;
 
 impl Smooth for Gelu {
     #[inline(always)]
@@ -133,6 +138,32 @@ impl Smooth for Silu {
         let sigmoid = activation::sigmoid(x.clone());
         let derivative = sigmoid.clone() * (x.clone() * (sigmoid.clone().neg() + 1.0) + 1.0);
         (x * sigmoid, derivative)
+    }
+}
+
+impl Smooth for Logistic {
+    #[inline(always)]
+    fn of<T: Real>(self, x: T) -> (T, T) {
+        let (sigmoid, rest) = x.sigmoid_and_rest();
+        (sigmoid, sigmoid * rest)
+    }
+
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        let sigmoid = activation::sigmoid(x);
+        (sigmoid.clone(), sigmoid.clone() * (sigmoid.neg() + 1.0))
+    }
+}
+
+impl Smooth for HyperbolicTangent {
+    #[inline(always)]
+    fn of<T: Real>(self, x: T) -> (T, T) {
+        let tanh = x.tanh();
+        (tanh, T::ONE - tanh * tanh)
+    }
+
+    fn of_tensor<const D: usize>(self, x: Tensor<D>) -> (Tensor<D>, Tensor<D>) {
+        let tanh = x.tanh();
+        (tanh.clone(), tanh.square().neg() + 1.0)
     }
 }
 
@@ -240,6 +271,9 @@ mod tests {
         check([on_host::<Gelu, f32, 1>(Gelu, at()), Gelu.of_tensor(at())], activation::gelu(at()));
         check([on_host::<GeluNew, f32, 1>(GeluNew, at()), GeluNew.of_tensor(at())], activation::gelu_approximate(at()));
         check([on_host::<Silu, f32, 1>(Silu, at()), Silu.of_tensor(at())], activation::silu(at()));
+        check([on_host::<Logistic, f32, 1>(Logistic, at()), Logistic.of_tensor(at())], activation::sigmoid(at()));
+        let tanh = [on_host::<HyperbolicTangent, f32, 1>(HyperbolicTangent, at()), HyperbolicTangent.of_tensor(at())];
+        check(tanh, at().tanh());
     }
 
     #[test]

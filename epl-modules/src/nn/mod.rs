@@ -57,7 +57,8 @@
 //! | [`BatchNorm`] | whole | all, and the parameters | statistics of all replicas, or of each by [`BatchNormConfig::statistics`] |
 //! | [`Dropout`], [`GaussianNoise`], [`activation::RRelu`] | nothing to cut | all | masks by sample: the same in every layout |
 //! | [`PRelu`] | whole | nothing | |
-//! | [`Celu`], [`Elu`], [`Gelu`], [`GLU`], [`HardShrink`], [`HardSigmoid`], [`LeakyRelu`], [`Relu`], [`Selu`], [`Shrink`], [`Sigmoid`], [`SoftShrink`], [`Softplus`], [`Softsign`], [`Tanh`], [`ThresholdedRelu`], and of [`activation`] [`HardSwish`](activation::HardSwish), [`Hardtanh`](activation::Hardtanh), [`LogSigmoid`](activation::LogSigmoid), [`Mish`](activation::Mish), [`Relu6`](activation::Relu6), [`SiLU`](activation::SiLU), [`Tanhshrink`](activation::Tanhshrink), [`Threshold`](activation::Threshold) | nothing to cut | as Burn | they are Burn's own |
+//! | [`Gelu`], [`Relu`], [`Sigmoid`], [`Tanh`], [`activation::SiLU`] | nothing to cut | all | one pass, and one node of the graph |
+//! | [`Celu`], [`Elu`], [`GLU`], [`HardShrink`], [`HardSigmoid`], [`LeakyRelu`], [`Selu`], [`Shrink`], [`SoftShrink`], [`Softplus`], [`Softsign`], [`ThresholdedRelu`], and of [`activation`] [`HardSwish`](activation::HardSwish), [`Hardtanh`](activation::Hardtanh), [`LogSigmoid`](activation::LogSigmoid), [`Mish`](activation::Mish), [`Relu6`](activation::Relu6), [`Tanhshrink`](activation::Tanhshrink), [`Threshold`](activation::Threshold) | nothing to cut | as Burn | they are Burn's own |
 //! | [`pool`], [`interpolate`], [`PixelShuffle`], [`PixelUnshuffle`], [`Fold4d`], [`Unfold4d`], [`CosineSimilarity`], [`PairwiseDistance`], [`LocalResponseNorm`], [`Identity`] | nothing to cut | as Burn | they are Burn's own |
 //! | [`SwiGlu`] | columns | the sums inside products; Swish | fewer columns than ranks: whole |
 //! | [`attention::MultiHeadAttention`] | heads | the sums inside products; scale, masks, softmax and dropout of the scores | heads that do not divide over the ranks: refused |
@@ -92,15 +93,15 @@ pub mod transformer;
 
 // As they are: what has no parameters and draws nothing.
 pub use burn::nn::{
-    Celu, CeluConfig, CosineSimilarity, CosineSimilarityConfig, Elu, EluConfig, Fold4d, Fold4dConfig, GLU, Gelu,
-    HardShrink, HardShrinkConfig, HardSigmoid, HardSigmoidConfig, Identity, Initializer, LeakyRelu, LeakyReluConfig,
-    LinearLayout, LocalResponseNorm, LocalResponseNormConfig, PaddingConfig1d, PaddingConfig2d, PaddingConfig3d,
-    PairwiseDistance, PairwiseDistanceConfig, PixelShuffle, PixelShuffleConfig, PixelUnshuffle, PixelUnshuffleConfig,
-    Relu, Selu, Shrink, ShrinkConfig, Sigmoid, SoftShrink, SoftShrinkConfig, Softplus, SoftplusConfig, Softsign, Tanh,
-    ThresholdedRelu, ThresholdedReluConfig, Unfold4d, Unfold4dConfig, generate_sinusoids, interpolate, pool,
+    Celu, CeluConfig, CosineSimilarity, CosineSimilarityConfig, Elu, EluConfig, Fold4d, Fold4dConfig, GLU, HardShrink,
+    HardShrinkConfig, HardSigmoid, HardSigmoidConfig, Identity, Initializer, LeakyRelu, LeakyReluConfig, LinearLayout,
+    LocalResponseNorm, LocalResponseNormConfig, PaddingConfig1d, PaddingConfig2d, PaddingConfig3d, PairwiseDistance,
+    PairwiseDistanceConfig, PixelShuffle, PixelShuffleConfig, PixelUnshuffle, PixelUnshuffleConfig, Selu, Shrink,
+    ShrinkConfig, SoftShrink, SoftShrinkConfig, Softplus, SoftplusConfig, Softsign, ThresholdedRelu,
+    ThresholdedReluConfig, Unfold4d, Unfold4dConfig, generate_sinusoids, interpolate, pool,
 };
 
-pub use activation::{PRelu, PReluConfig, SwiGlu, SwiGluConfig};
+pub use activation::{Gelu, PRelu, PReluConfig, Relu, Sigmoid, SwiGlu, SwiGluConfig, Tanh};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
 pub use noise::{DropoutConfig, GaussianNoise, GaussianNoiseConfig};

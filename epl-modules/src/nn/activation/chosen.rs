@@ -4,20 +4,22 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::Identity;
 use burn::nn::activation::{
-    Celu, CeluConfig, Elu, EluConfig, Gelu, HardShrink, HardShrinkConfig, HardSigmoid, HardSigmoidConfig, HardSwish,
-    LeakyRelu, LeakyReluConfig, Relu, Selu, Shrink, ShrinkConfig, Sigmoid, SoftShrink, SoftShrinkConfig, Softplus,
-    SoftplusConfig, Softsign, Tanh, ThresholdedRelu, ThresholdedReluConfig,
+    Celu, CeluConfig, Elu, EluConfig, HardShrink, HardShrinkConfig, HardSigmoid, HardSigmoidConfig, HardSwish,
+    LeakyRelu, LeakyReluConfig, Selu, Shrink, ShrinkConfig, SoftShrink, SoftShrinkConfig, Softplus, SoftplusConfig,
+    Softsign, ThresholdedRelu, ThresholdedReluConfig,
 };
 use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::in_wide;
 
+use super::elementwise::{Gelu, Relu, Sigmoid, Tanh};
 use super::prelu::{PRelu, PReluConfig};
 use super::swiglu::{SwiGlu, SwiGluConfig};
 
 /// Makes the enums of activations, which Burn's have the same variants as, so that their parameters have the same paths.
 macro_rules! activations {
     (
+        own: $($own:ident = $made:expr),+;
         plain: $($plain:ident = $new:expr),+;
         configured: $($with:ident($with_config:ident)),+;
         learned: $($learned:ident($learned_config:ident)),+
@@ -26,6 +28,8 @@ macro_rules! activations {
         #[derive(Config, Debug)]
         #[non_exhaustive]
         pub enum ActivationConfig {
+            $(#[doc = concat!("[`", stringify!($own), "`]")]
+            $own,)+
             $(#[doc = concat!("[`", stringify!($plain), "`]")]
             $plain,)+
             /// [`Gelu`], approximated by tanh
@@ -41,6 +45,8 @@ macro_rules! activations {
         #[non_exhaustive]
         #[allow(clippy::large_enum_variant, reason = "as Burn's: a model has few, and they are not moved")]
         pub enum Activation {
+            $(#[doc = concat!("[`", stringify!($own), "`]")]
+            $own($own),)+
             $(#[doc = concat!("[`", stringify!($plain), "`]")]
             $plain($plain),)+
             $(#[doc = concat!("[`", stringify!($with), "`]")]
@@ -48,6 +54,12 @@ macro_rules! activations {
             $(#[doc = concat!("[`", stringify!($learned), "`]")]
             $learned($learned),)+
         }
+
+        $(impl From<$own> for Activation {
+            fn from(layer: $own) -> Self {
+                Self::$own(layer)
+            }
+        })+
 
         $(impl From<$plain> for Activation {
             fn from(layer: $plain) -> Self {
@@ -87,6 +99,7 @@ macro_rules! activations {
             /// As the activation's own configuration.
             pub fn init(&self, place: &Place) -> Activation {
                 match self {
+                    $(Self::$own => Activation::$own($made),)+
                     $(Self::$plain => Activation::$plain($new),)+
                     Self::GeluApproximate => Activation::Gelu(Gelu::new_approximate()),
                     $(Self::$with(config) => Activation::$with(config.init()),)+
@@ -103,6 +116,7 @@ macro_rules! activations {
             /// As the activation's own.
             pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
                 match self {
+                    $(Self::$own(layer) => layer.forward(input),)+
                     $(Self::$plain(layer) => in_wide(input, |input| layer.forward(input)),)+
                     $(Self::$with(layer) => in_wide(input, |input| layer.forward(input)),)+
                     $(Self::$learned(layer) => layer.forward(input),)+
@@ -113,9 +127,10 @@ macro_rules! activations {
 }
 
 activations! {
+    own:
+        Gelu = Gelu::new(), Relu = Relu, Sigmoid = Sigmoid, Tanh = Tanh;
     plain:
-        Identity = Identity::new(), Gelu = Gelu::new(), Relu = Relu, Selu = Selu, Sigmoid = Sigmoid, Tanh = Tanh,
-        HardSwish = HardSwish, Softsign = Softsign;
+        Identity = Identity::new(), Selu = Selu, HardSwish = HardSwish, Softsign = Softsign;
     configured:
         LeakyRelu(LeakyReluConfig), HardSigmoid(HardSigmoidConfig), Softplus(SoftplusConfig), Elu(EluConfig),
         Celu(CeluConfig), ThresholdedRelu(ThresholdedReluConfig), HardShrink(HardShrinkConfig),

@@ -2,7 +2,7 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
-use burn::nn::{Gelu, Initializer};
+use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_comm::{ProcessGroup, Split, copied, shard_range};
 use epl_core::{Context, Place};
@@ -14,6 +14,7 @@ use crate::attention::check_heads;
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_last_dim, check_not_empty, refuse};
 use crate::linear::{LinearCut, default_initializer};
+use crate::nn::activation::Gelu;
 use crate::nn::linear::{Linear, LinearConfig};
 use crate::placement;
 

@@ -366,6 +366,9 @@ fn layers_by_burns_names() {
     check(line("instance norm"), |at| nn::InstanceNormConfig::new(5).init(at), |_, layer, x| layer.forward(x));
     let line = |layer| Line { layer, parameters: &[], output: Half, within: Once };
     check(line("noise"), |_| nn::GaussianNoiseConfig::new(0.3).init(), |_, layer, x| layer.forward(x));
+    check(line("nn's Gelu"), |_| nn::Gelu::new(), |_, layer, x| layer.forward(x));
+    check(line("Sigmoid"), |_| nn::Sigmoid::new(), |_, layer, x| layer.forward(x));
+    check(line("Tanh"), |_| nn::Tanh::new(), |_, layer, x| layer.forward(x));
     check(line("RRelu"), |_| nn::activation::RReluConfig::new().init(), |_, layer, x| layer.forward(x));
     #[rustfmt::skip]
     let parameters = &[

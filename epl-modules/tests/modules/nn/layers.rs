@@ -125,7 +125,28 @@ pub(crate) fn norms(table: &mut Table) {
     table.line(line("Normalization", [6, 5], ours), theirs, 0.0);
 }
 
+/// The same activation of both, which has no configuration.
+macro_rules! plain {
+    ($table:expr, $name:literal, $($layer:ident)::+, $made:ident) => {{
+        let ours = Layer::<nn::$($layer)::+> {
+            build: |_| nn::$($layer)::+::$made(),
+            forward: |layer, x| layer.forward(x),
+        };
+        let theirs = Layer::<burns::$($layer)::+> {
+            build: |_| burns::$($layer)::+::$made(),
+            forward: |layer, x| layer.forward(x),
+        };
+        $table.line(line($name, [3, 5], ours), theirs, 0.0);
+    }};
+}
+
 pub(crate) fn activations(table: &mut Table) {
+    plain!(table, "Gelu", Gelu, new);
+    plain!(table, "Gelu, approximate", Gelu, new_approximate);
+    plain!(table, "Relu", Relu, new);
+    plain!(table, "SiLU", activation::SiLU, new);
+    plain!(table, "Sigmoid", Sigmoid, new);
+    plain!(table, "Tanh", Tanh, new);
     both!(table, "PRelu", [3, 5], PRelu, |PReluConfig| PReluConfig::new(), exact 0.0);
     both!(table, "PRelu, channels", [3, 5], PRelu, |PReluConfig| PReluConfig::new().with_num_parameters(3), exact 0.0);
     let ours = Layer::<nn::activation::Activation> {

@@ -42,7 +42,18 @@ pub(crate) struct Line<L> {
 
 /// What an explicit `split(2)` around a layer alone does to it.
 fn expected_in_a_scope(name: &str) -> &'static str {
-    const NOTHING: [&str; 5] = ["Dropout", "GaussianNoise", "RRelu", "PositionalEncoding", "RotaryEncoding"];
+    const NOTHING: [&str; 10] = [
+        "Dropout",
+        "Gelu",
+        "GaussianNoise",
+        "PositionalEncoding",
+        "Relu",
+        "RotaryEncoding",
+        "RRelu",
+        "Sigmoid",
+        "SiLU",
+        "Tanh",
+    ];
     const WHOLE: [&str; 14] = [
         "BatchNorm",
         "DeformConv2d",
