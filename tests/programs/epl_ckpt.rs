@@ -160,7 +160,7 @@ fn a_vit_is_exported_as_a_folder() {
     let stored = StoredParameters::open(&checkpoint).expect("it is there");
     assert_eq!(weights.read("vit.layernorm.weight").ok(), stored.read_whole("norm.gamma").ok());
     // Another model's files are not mixed with these.
-    for file in ["config.json", "model.safetensors"] {
+    for file in ["config.json", "model.safetensors", "pytorch_model.bin"] {
         let other = out.path().join(format!("other-{file}"));
         fs::create_dir(&other).expect("a folder can be made");
         fs::write(other.join(file), "another").expect("the file can be written");

@@ -206,12 +206,24 @@ pub(super) fn gathered_biases(
 /// - x: `[matrices, rows, columns]`, none of which is 0
 /// - output: `[matrices, rows + columns - 1]`
 pub(super) fn diagonal_sums(x: Tensor<3>) -> Tensor<2> {
+    /// Elements of a block: 64 MiB of f32.
+    const BLOCK: usize = 1 << 24;
+    diagonal_sums_by(x, BLOCK)
+}
+
+/// The same of so many matrices at a time that what is written beside them has at most `block` elements, or of one.
+fn diagonal_sums_by(x: Tensor<3>, block: usize) -> Tensor<2> {
     let [matrices, rows, columns] = x.dims();
     let diagonals = rows + columns - 1;
-    let zeros = Tensor::zeros([matrices, rows, rows], (&x.device(), x.dtype()));
-    let beside = Tensor::cat(vec![x.flip([1]), zeros], 2).reshape([matrices, rows * (diagonals + 1)]);
-    let shifted = beside.narrow(1, 0, rows * diagonals).reshape([matrices, rows, diagonals]);
-    shifted.sum_dim(1).reshape([matrices, diagonals])
+    let height = (block / (rows * (diagonals + 1))).clamp(1, matrices);
+    let sums = x.split(height, 0).into_iter().map(|x| {
+        let matrices = x.dims()[0];
+        let zeros = Tensor::zeros([matrices, rows, rows], (&x.device(), x.dtype()));
+        let beside = Tensor::cat(vec![x.flip([1]), zeros], 2).reshape([matrices, rows * (diagonals + 1)]);
+        let shifted = beside.narrow(1, 0, rows * diagonals).reshape([matrices, rows, diagonals]);
+        shifted.sum_dim(1).reshape([matrices, diagonals])
+    });
+    Tensor::cat(sums.collect(), 0)
 }
 
 /// The sums over the distances of each bucket. No product with ones and zeros, which a device may compute with fewer bits.
@@ -382,6 +394,12 @@ pub(super) mod tests {
     fn diagonals_are_summed_from_the_last_row_on() {
         let x = Tensor::<3>::from_floats([[[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]], &Device::flex());
         assert_eq!(diagonal_sums(x).into_data().iter::<f32>().collect::<Vec<_>>(), [10.0, 21.0, 32.0, 3.0]);
+        let x = Tensor::<1, Int>::arange(0..5 * 3 * 4, &Device::flex()).float().reshape([5, 3, 4]);
+        let whole = diagonal_sums(x.clone()).into_data();
+        // Two matrices at a time, and one, of which a block has no room.
+        for block in [2 * 3 * 7, 1] {
+            diagonal_sums_by(x.clone(), block).into_data().assert_eq(&whole, true);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn file(stored: StoredParameters, to: &Path) -> Result<(), Error> {
 
 /// Refuses a folder with a model, of which some files would stay beside the new ones.
 fn check_new(folder: &Path) -> Result<(), Error> {
-    let files = ["config.json", "model.safetensors", "model.safetensors.index.json"];
+    let files = ["config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
     match files.iter().find(|file| folder.join(file).exists()) {
         Some(file) => Err(Error::file(
             folder,
