@@ -58,6 +58,15 @@ pub fn in_f64<F: FnOnce()>(test: F) {
     alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
 }
 
+/// The description of a cluster: ranks of one host, each call of which takes ten microseconds at least.
+pub fn one_host(ranks: usize) -> String {
+    let link = "{ alpha_us = 10, gb_per_s = 1 }";
+    format!(
+        "[[host]]\ncount = 1\ninside = {link}\noutside = {link}\ndevices = [{{ class = \"any\", count = {ranks} }}]\n\
+         [class.any]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
+    )
+}
+
 /// Numbers between -1 and 1 without a pattern that a wrong index could share.
 ///
 /// Not drawn: Burn's generator is the whole process's, so that a test that draws changes what the tests beside it draw, where

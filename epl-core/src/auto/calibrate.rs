@@ -46,33 +46,34 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
     Ok(calls)
 }
 
-/// Seconds over bytes, of the slowest group. Ranks come from work of their own, as in a step: nobody waits awake, and they do not
-/// come at the same time, which is part of what a call takes.
+/// Seconds over bytes, of the slowest group: in the median by how much work and a call take longer than work. Ranks come from work
+/// of their own, as in a step: nobody waits awake, and they do not come at the same time, which is part of what a call takes.
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
     let factor = Tensor::<2>::ones([WORK, WORK], device);
-    let timed = |elements: usize, call: &mut dyn FnMut(Tensor<1>) -> Result<()>| -> Result<f64> {
-        let mut times = Vec::new();
-        for _ in 0..REPEATS {
-            // Nobody else's, as in a step.
-            let x = Tensor::<1>::ones([elements], device);
-            world.barrier()?;
-            wait(device)?;
-            let begin = Instant::now();
-            let _ = factor.clone().matmul(factor.clone());
-            call(x)?;
-            wait(device)?;
-            times.push(begin.elapsed().as_secs_f64());
-        }
-        Ok(times[1..].iter().sum::<f64>() / (REPEATS - 1) as f64)
+    let timed = |call: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
+        world.barrier()?;
+        wait(device)?;
+        let begin = Instant::now();
+        let _ = factor.clone().matmul(factor.clone());
+        call()?;
+        wait(device)?;
+        Ok(begin.elapsed().as_secs_f64())
     };
-    let work = timed(1, &mut |_| Ok(()))?;
     let mut points = Vec::new();
     for bytes in SIZES {
         // As many for each member; what is gathered is as large as the rest.
         let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
         let elements = (bytes / 4).max(1).next_multiple_of(group.size());
-        let both = timed(elements, &mut |x| called(kind, group, x))?;
-        let own = (both - work).max(0.0);
+        let mut longer = Vec::new();
+        for _ in 0..REPEATS {
+            // In turn, so that what slows the machine down slows both. Nobody else's memory, as in a step.
+            let work = timed(&mut || Ok(()))?;
+            let mut x = Some(Tensor::<1>::ones([elements], device));
+            longer.push(timed(&mut || x.take().map_or(Ok(()), |x| called(kind, group, x)))? - work);
+        }
+        let counted = &mut longer[1..];
+        counted.sort_by(f64::total_cmp);
+        let own = counted[counted.len() / 2].max(0.0);
         points.push((4.0 * elements as f64, world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
     }
     Ok(Line::through(points))

@@ -125,18 +125,14 @@ fn what_batch_norms_send_between_replicas_is_part_of_a_step() {
     // Links are described: a dry world's calls take no time that could be measured.
     let layers = |ranks: usize| {
         let config = Config::new().with("cluster.ranks", ranks).unwrap();
-        let link = "{ alpha_us = 10, gb_per_s = 1 }";
-        let machine = Machine::from_toml(&format!(
-            "[[host]]\ncount = 1\ninside = {link}\noutside = {link}\ndevices = [{{ class = \"any\", count = {ranks} }}]\n\
-             [class.any]\nmemory_gb = 1\ntflops = 1\nmemory_gb_per_s = 1\n"
-        ));
+        let machine = Machine::from_toml(&epl_testing::one_host(ranks)).unwrap();
         let (table, _) = launch_dry(&config, 0, |epl| {
             let images =
                 |rows: usize, device: &Device| ImageBatch::new(Tensor::ones([rows, 3, 32, 32], device), vec![1; rows]);
             epl.cost_table(|at| model.init(at), &AdamWConfig::new(), Sample::new(4, images))
         })
         .unwrap();
-        table.over_links(&machine.unwrap()).and_then(|table| table.explain(&config)).unwrap().time().layers
+        table.over_links(&machine).and_then(|table| table.explain(&config)).unwrap().time().layers
     };
     // Two sums at least for each of the convolutions' norms, forward and backward, of twice the latency each.
     assert!(layers(2) > 2.0 * 2.0 * 1e-5);
