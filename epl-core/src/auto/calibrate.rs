@@ -1,14 +1,12 @@
 //! What collectives take in this world.
 
-use std::time::Instant;
-
 use burn::tensor::{Device, Tensor};
 use epl_comm::{ProcessGroup, ReduceOp};
 
+use super::rates::seconds_of;
 use crate::cost::{CallKind, Line, MeasuredCalls, Network};
 use crate::error::Result;
 use crate::launch::Epl;
-use crate::probe::measure::wait;
 
 /// Bytes that each member gives.
 const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
@@ -50,15 +48,7 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
 /// of their own, as in a step: nobody waits awake, and they do not come at the same time, which is part of what a call takes.
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
     let factor = Tensor::<2>::ones([WORK, WORK], device);
-    let timed = |call: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
-        world.barrier()?;
-        wait(device)?;
-        let begin = Instant::now();
-        let _ = factor.clone().matmul(factor.clone());
-        call()?;
-        wait(device)?;
-        Ok(begin.elapsed().as_secs_f64())
-    };
+    let work = || drop(factor.clone().matmul(factor.clone()));
     let mut points = Vec::new();
     for bytes in SIZES {
         // As many for each member; what is gathered is as large as the rest.
@@ -67,9 +57,18 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
         let mut longer = Vec::new();
         for _ in 0..REPEATS {
             // In turn, so that what slows the machine down slows both. Nobody else's memory, as in a step.
-            let work = timed(&mut || Ok(()))?;
-            let mut x = Some(Tensor::<1>::ones([elements], device));
-            longer.push(timed(&mut || x.take().map_or(Ok(()), |x| called(kind, group, x)))? - work);
+            let x = Tensor::<1>::ones([elements], device);
+            world.barrier()?;
+            let alone = seconds_of(device, || {
+                work();
+                Ok(())
+            })?;
+            world.barrier()?;
+            let both = seconds_of(device, || {
+                work();
+                called(kind, group, x)
+            })?;
+            longer.push(both - alone);
         }
         let counted = &mut longer[1..];
         counted.sort_by(f64::total_cmp);

@@ -98,7 +98,7 @@ fn seconds_of_update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, columns: usiz
 }
 
 /// Seconds until a device is done with something, which it may do by itself.
-fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+pub(super) fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     wait(device)?;
     let begin = Instant::now();
     work()?;

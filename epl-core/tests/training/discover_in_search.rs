@@ -90,6 +90,10 @@ const SEARCH: (&str, &str) = ("auto.auto_parallel", "true");
 const DISCOVER: (&str, &str) = ("auto.discover", "true");
 const TENSOR: (&str, &str) = ("dist.tensor_parallel_size", "2");
 
+fn links() -> Result<Machine> {
+    Machine::from_toml(&epl_testing::one_host(2))
+}
+
 /// What `f` says of ranks with these options, which is an error.
 fn refused<T: Send>(options: &[(&str, &str)], f: impl Fn(Epl) -> Result<T> + Sync) -> String {
     launch(&config(options), f).map(|_| ()).unwrap_err().to_string()
@@ -101,6 +105,9 @@ fn what_no_device_holds_is_cut_where_the_search_may_look() {
     let tight = [RANKS, SEARCH, ("offload.device_bytes", "420000"), ("zero.level", ""), ("offload.level", "")];
     let optimizer = AdamWConfig::new();
     let found = launch(&config(&[&tight[..], &[DISCOVER]].concat()), |epl| {
+        // What slices send counts, over links that are described: what is measured of so few bytes may be nothing.
+        let described = epl.cost_table(mlp, &optimizer, sample())?.over_links(&links()?)?.search(epl.config())?;
+        assert!(described.best().config().auto.discover && described.best().time().layers > 1e-5, "{described}");
         let (epl, found) = epl.auto_parallel(mlp, &optimizer, &data())?;
         let engine = Engine::build(&epl, mlp, &optimizer)?;
         let split = engine.plan().findings().iter().filter(|found| matches!(found, SplitFinding::Split(_))).count();
@@ -136,10 +143,7 @@ fn a_layout_that_is_given_is_cut_as_discover_cuts_it() {
     let plans = launch(&config(&given), |epl| {
         let (own, found) = epl.auto_parallel(mlp, &AdamWConfig::new(), &data())?;
         assert!(found.is_none());
-        // What slices send counts: over links that are described, as what is measured of so few bytes may be nothing.
-        let table = epl
-            .cost_table(mlp, &AdamWConfig::new(), sample())?
-            .over_links(&Machine::from_toml(&epl_testing::one_host(2))?)?;
+        let table = epl.cost_table(mlp, &AdamWConfig::new(), sample())?.over_links(&links()?)?;
         let explained = table.explain(epl.config())?;
         assert!(explained.time().layers > 1e-5, "{explained}");
         epl.explain(mlp, &AdamWConfig::new(), sample())?;
