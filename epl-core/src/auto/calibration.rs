@@ -12,6 +12,7 @@ use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::Activations;
+use crate::plan::SplitFinding;
 use crate::stable_hash::stable_hash;
 use crate::system::processor;
 
@@ -31,6 +32,9 @@ pub(super) struct Calibration {
 struct Known {
     /// Segments, by what they are.
     segments: BTreeMap<String, MeasuredSegments>,
+    /// Which segments can run in slices, by what they are and what they were run on.
+    #[serde(default)]
+    findings: BTreeMap<String, Vec<SplitFinding>>,
     /// Collectives, once they were measured.
     calls: Option<Vec<MeasuredCalls>>,
     /// How fast devices are beside each other, where segments were measured.
@@ -86,6 +90,16 @@ impl Calibration {
             known.times.len() == count && known.activations.as_ref().is_none_or(|known| known.segments.len() == count)
         };
         self.known.segments.get(key).filter(is_whole)
+    }
+
+    /// What was found of so many segments.
+    pub fn findings(&self, key: &str, count: usize) -> Option<&[SplitFinding]> {
+        self.known.findings.get(key).filter(|known| known.len() == count).map(Vec::as_slice)
+    }
+
+    /// Remembers what was found, as all ranks have agreed on it.
+    pub fn remember_findings(&mut self, key: String, found: &[SplitFinding]) {
+        self.known.findings.insert(key, found.to_vec());
     }
 
     /// Remembers segments, as all ranks have agreed on them.

@@ -189,16 +189,21 @@ impl<M: Model> SurveyedModel<M> {
     /// What segments take is the same where this is: a model's parameters, what it reads, calls and sends for so many rows, and the
     /// options.
     fn key(&self, shapes: &StepShapes, batch: &[Vec<usize>]) -> String {
-        let of = |record: &ParamRecord| {
-            let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
-            format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
-        };
-        let records: Vec<String> = self.lazy.builder.parameters().iter().map(of).collect();
+        let records = parameters(&self.lazy.builder);
         let (StepShapes { calls, carries, .. }, Self { rows, is_bounded, .. }) = (shapes, self);
         let config = self.lazy.builder.config.to_toml();
         let text = format!("{records:?} {rows:?} {is_bounded} {batch:?} {calls:?} {carries:?} {config}");
         format!("{:016x}", stable_hash(&text))
     }
+}
+
+/// What tells the parameters of a model from those of others, in what is kept in a file.
+pub(super) fn parameters(builder: &PlanBuilder) -> Vec<String> {
+    let of = |record: &ParamRecord| {
+        let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
+        format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
+    };
+    builder.parameters().iter().map(of).collect()
 }
 
 /// By segment, through its seconds by rows.
