@@ -22,7 +22,8 @@ const WORK: usize = 384;
 pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
     let (world, hosts) = (epl.world(), epl.cluster().hosts_of_ranks());
     let ranks = world.size();
-    let device = epl.place().device().clone().inner();
+    let device = &epl.place().device().clone().inner();
+    let factor = &Tensor::<2>::ones([WORK, WORK], device);
     let mut calls: Vec<MeasuredCalls> = Vec::new();
     let empty = Network::measured(hosts, Vec::new());
     for size in (2..=ranks).filter(|size| ranks.is_multiple_of(*size)) {
@@ -38,44 +39,57 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
                 false => (rank % groups, rank / groups),
             };
             let group = world.split_by(&format!("calibration of {size}"), place)?;
+            let timer = Timer { world, group: &group, device, factor };
+            let work = timer.seconds(1, &mut |_| Ok(()))?;
             for kind in CallKind::ALL {
-                calls.push(MeasuredCalls { kind, shape, seconds: measured(kind, world, &group, &device)? });
+                calls.push(MeasuredCalls { kind, shape, seconds: timer.measured(kind, work)? });
             }
         }
     }
     Ok(calls)
 }
 
-/// Seconds over bytes, of the slowest group. Ranks come from work of their own, as in a step: nobody waits awake, and they do not
-/// come at the same time, which is part of what a call takes.
-fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
-    let factor = Tensor::<2>::ones([WORK, WORK], device);
-    let timed = |elements: usize, call: &mut dyn FnMut(Tensor<1>) -> Result<()>| -> Result<f64> {
+/// Times what ranks call in a group while all others call it in theirs. Ranks come from work of their own, as in a step: nobody
+/// waits awake, and they do not come at the same time, which is part of what a call takes.
+struct Timer<'a> {
+    world: &'a ProcessGroup,
+    group: &'a ProcessGroup,
+    device: &'a Device,
+    /// Whose product with itself is the work.
+    factor: &'a Tensor<2>,
+}
+
+impl Timer<'_> {
+    /// Seconds of this rank's work and of a call with so many elements of its own.
+    fn seconds(&self, elements: usize, call: &mut dyn FnMut(Tensor<1>) -> Result<()>) -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..REPEATS {
             // Nobody else's, as in a step.
-            let x = Tensor::<1>::ones([elements], device);
-            world.barrier()?;
-            wait(device)?;
+            let x = Tensor::<1>::ones([elements], self.device);
+            self.world.barrier()?;
+            wait(self.device)?;
             let begin = Instant::now();
-            let _ = factor.clone().matmul(factor.clone());
+            let _ = self.factor.clone().matmul(self.factor.clone());
             call(x)?;
-            wait(device)?;
+            wait(self.device)?;
             times.push(begin.elapsed().as_secs_f64());
         }
         Ok(times[1..].iter().sum::<f64>() / (REPEATS - 1) as f64)
-    };
-    let work = timed(1, &mut |_| Ok(()))?;
-    let mut points = Vec::new();
-    for bytes in SIZES {
-        // As many for each member; what is gathered is as large as the rest.
-        let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
-        let elements = (bytes / 4).max(1).next_multiple_of(group.size());
-        let both = timed(elements, &mut |x| called(kind, group, x))?;
-        let own = (both - work).max(0.0);
-        points.push((4.0 * elements as f64, world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
     }
-    Ok(Line::through(points))
+
+    /// Seconds of a call over bytes, of the slowest group, where the work takes so long by itself.
+    fn measured(&self, kind: CallKind, work: f64) -> Result<Line> {
+        let mut points = Vec::new();
+        for bytes in SIZES {
+            // As many for each member; what is gathered is as large as the rest.
+            let bytes = if kind == CallKind::AllGather { bytes / self.group.size() } else { bytes };
+            let elements = (bytes / 4).max(1).next_multiple_of(self.group.size());
+            let both = self.seconds(elements, &mut |x| called(kind, self.group, x))?;
+            let own = (both - work).max(0.0);
+            points.push((4.0 * elements as f64, self.world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
+        }
+        Ok(Line::through(points))
+    }
 }
 
 fn called(kind: CallKind, group: &ProcessGroup, x: Tensor<1>) -> Result<()> {
@@ -93,4 +107,24 @@ fn called(kind: CallKind, group: &ProcessGroup, x: Tensor<1>) -> Result<()> {
         },
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use epl_comm::{EventKind, Operation, Trace};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::launch_traced;
+
+    #[test]
+    fn the_work_between_calls_is_timed_once_for_a_group() {
+        let trace = Trace::new();
+        let config = Config::new().with("cluster.ranks", 2).unwrap();
+        launch_traced(&config, Some(trace.clone()), |epl| calls(&epl).map(drop)).unwrap();
+        let is_barrier = |kind: &EventKind| matches!(kind, EventKind::Collective { operation: Operation::Barrier, .. });
+        let barriers = trace.events().iter().filter(|event| is_barrier(&event.kind)).count();
+        // One before each, of both ranks: there is one group, of two.
+        assert_eq!(barriers, 2 * REPEATS * (1 + CallKind::ALL.len() * SIZES.len()));
+    }
 }

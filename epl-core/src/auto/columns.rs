@@ -4,6 +4,7 @@ use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::calibration::{Calibration, MeasuredSegments};
 use super::sample::Sample;
+use super::together;
 use crate::config::Config;
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};
@@ -274,9 +275,7 @@ fn why_whole(plan: &Plan) -> String {
 ///
 /// When a peer fails.
 pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
-    let failed = world.all_reduce_values(&[f64::from(own.is_err())], ReduceOp::Max)?;
-    let OwnColumn { key, builder, shapes, mut segments } = match own {
-        Ok(_) if failed[0] > 0.0 => return Ok(Err(Error::invalid("another rank could not measure it"))),
+    let OwnColumn { key, builder, shapes, mut segments } = match together(world, own, "measure it")? {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };

@@ -260,7 +260,8 @@ fn what_was_found_is_read_and_tried_once() {
     };
     // How often the block runs, and whether it is cut.
     let look = |is_before: bool, first: usize| {
-        let sample = || Sample::new(ROWS, |rows, device: &Device| ByRule.batch((first..first + rows).collect(), device));
+        let sample =
+            || Sample::new(ROWS, |rows, device: &Device| ByRule.batch((first..first + rows).collect(), device));
         RUNS.store(0, Ordering::Relaxed);
         let cut = launch(&config(&[RANKS, SEARCH, TENSOR, DISCOVER, keep]), |epl| {
             let found = epl.discover(model(is_before), sample())?;

@@ -170,7 +170,9 @@ fn findings<M: Model>(
             enters: carries.entering(segment),
         };
         match known {
-            Some(SplitFinding::Split(split)) if is_confirmed(&subject, split, ranks) => SplitFinding::Split(split.clone()),
+            Some(SplitFinding::Split(split)) if is_confirmed(&subject, split, ranks) => {
+                SplitFinding::Split(split.clone())
+            }
             _ => judged(&subject, ranks).map_or_else(SplitFinding::Whole, SplitFinding::Split),
         }
     };
