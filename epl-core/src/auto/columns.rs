@@ -4,7 +4,7 @@ use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::calibration::{Calibration, MeasuredSegments};
 use super::sample::Sample;
-use super::together;
+use super::together::together;
 use crate::config::Config;
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};

@@ -11,6 +11,7 @@
 //! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured; the slowest
 //! one counts.
 //!
+//! - `together`: refusals of one rank, which are of all.
 //! - `sample`: a batch to measure with.
 //! - `calibration`: what was measured, in a file.
 //! - `discover`: segments of plain layers that can run in slices.
@@ -22,6 +23,7 @@
 //! - `trial`: layouts that are run.
 //! - `for_plan`: what a plan is told, of a program that is run for it.
 
+mod together;
 mod sample;
 mod calibration;
 mod discover;
@@ -33,7 +35,7 @@ mod table;
 mod trial;
 mod for_plan;
 
-use epl_comm::{ProcessGroup, ReduceOp};
+use epl_comm::ReduceOp;
 
 use crate::config::Config;
 use crate::data::TrainData;
@@ -48,20 +50,7 @@ use crate::topology::cluster::Axis;
 
 pub use sample::Sample;
 pub use table::CostTable;
-
-/// What this rank has, where all have theirs; else why it has none, or that another one has none: no rank goes on alone to a call
-/// that the others do not make. Collective.
-///
-/// # Errors
-///
-/// When a peer fails.
-fn together<T>(world: &ProcessGroup, own: Result<T>, what: &str) -> Result<Result<T>> {
-    let is_failed = world.all_reduce_values(&[f64::from(own.is_err())], ReduceOp::Max)?[0] > 0.0;
-    Ok(match own {
-        Ok(_) if is_failed => Err(Error::invalid(format!("another rank could not {what}"))),
-        own => own,
-    })
-}
+use together::together;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×

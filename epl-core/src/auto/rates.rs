@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::ReduceOp;
 
 use super::columns::measuring;
-use super::together;
+use super::together::together;
 use crate::config::{StateTier, ToSetting};
 use crate::cost::Rates;
 use crate::engine::{Engine, MicroBatch};

@@ -5,7 +5,7 @@ use std::time::Instant;
 use epl_comm::ReduceOp;
 
 use super::sample::Sample;
-use super::together;
+use super::together::together;
 use crate::config::Config;
 use crate::data::BatchShard;
 use crate::engine::{Engine, MicroBatch};
