@@ -14,6 +14,8 @@ use crate::probe::measure::wait;
 const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
 /// How often a collective is timed; the first does not count.
 const REPEATS: usize = 9;
+/// The same for what ranks compute before it: by as much as that is off, all calls of a group are.
+const WORK_REPEATS: usize = 3 * REPEATS;
 /// Rows and columns of the product that ranks make before each call: about as much as a segment computes between two.
 const WORK: usize = 384;
 
@@ -40,7 +42,7 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
             };
             let group = world.split_by(&format!("calibration of {size}"), place)?;
             let timer = Timer { world, group: &group, device, factor };
-            let work = timer.seconds(1, &mut |_| Ok(()))?;
+            let work = timer.seconds((1, WORK_REPEATS), &mut |_| Ok(()))?;
             for kind in CallKind::ALL {
                 calls.push(MeasuredCalls { kind, shape, seconds: timer.measured(kind, work)? });
             }
@@ -60,10 +62,14 @@ struct Timer<'a> {
 }
 
 impl Timer<'_> {
-    /// Seconds of this rank's work and of a call with so many elements of its own.
-    fn seconds(&self, elements: usize, call: &mut dyn FnMut(Tensor<1>) -> Result<()>) -> Result<f64> {
+    /// Seconds of this rank's work and of a call with so many elements of its own, the mean of so many but the first.
+    fn seconds(
+        &self,
+        (elements, repeats): (usize, usize),
+        call: &mut dyn FnMut(Tensor<1>) -> Result<()>,
+    ) -> Result<f64> {
         let mut times = Vec::new();
-        for _ in 0..REPEATS {
+        for _ in 0..repeats {
             // Nobody else's, as in a step.
             let x = Tensor::<1>::ones([elements], self.device);
             self.world.barrier()?;
@@ -74,7 +80,7 @@ impl Timer<'_> {
             wait(self.device)?;
             times.push(begin.elapsed().as_secs_f64());
         }
-        Ok(times[1..].iter().sum::<f64>() / (REPEATS - 1) as f64)
+        Ok(times[1..].iter().sum::<f64>() / (repeats - 1) as f64)
     }
 
     /// Seconds of a call over bytes, of the slowest group, where the work takes so long by itself.
@@ -84,7 +90,7 @@ impl Timer<'_> {
             // As many for each member; what is gathered is as large as the rest.
             let bytes = if kind == CallKind::AllGather { bytes / self.group.size() } else { bytes };
             let elements = (bytes / 4).max(1).next_multiple_of(self.group.size());
-            let both = self.seconds(elements, &mut |x| called(kind, self.group, x))?;
+            let both = self.seconds((elements, REPEATS), &mut |x| called(kind, self.group, x))?;
             let own = (both - work).max(0.0);
             points.push((4.0 * elements as f64, self.world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
         }
@@ -125,6 +131,6 @@ mod tests {
         let is_barrier = |kind: &EventKind| matches!(kind, EventKind::Collective { operation: Operation::Barrier, .. });
         let barriers = trace.events().iter().filter(|event| is_barrier(&event.kind)).count();
         // One before each, of both ranks: there is one group, of two.
-        assert_eq!(barriers, 2 * REPEATS * (1 + CallKind::ALL.len() * SIZES.len()));
+        assert_eq!(barriers, 2 * (WORK_REPEATS + REPEATS * CallKind::ALL.len() * SIZES.len()));
     }
 }
