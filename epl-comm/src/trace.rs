@@ -307,6 +307,10 @@ impl Transport for Traced {
         self.inner.lanes()
     }
 
+    fn is_dry(&self) -> bool {
+        self.inner.is_dry()
+    }
+
     fn warmed_up(&self) {
         self.inner.warmed_up();
     }

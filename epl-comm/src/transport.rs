@@ -153,6 +153,12 @@ pub trait Transport: Debug + Send + Sync + 'static {
     /// `usize::MAX` where there is no reason for fewer.
     fn lanes(&self) -> usize;
 
+    /// Whether the other members are only thought of, so that nothing is sent ([`dry`](crate::dry)), and the time of a call means
+    /// nothing. Who wraps another transport asks that one.
+    fn is_dry(&self) -> bool {
+        false
+    }
+
     /// Gives back memory that is kept for the results of calls to come, if any is.
     fn trim(&self);
 

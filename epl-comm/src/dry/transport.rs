@@ -79,6 +79,10 @@ impl Transport for DryTransport {
         usize::MAX
     }
 
+    fn is_dry(&self) -> bool {
+        true
+    }
+
     fn warmed_up(&self) {}
 
     /// Nothing is kept.

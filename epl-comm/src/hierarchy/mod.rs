@@ -205,6 +205,10 @@ impl Transport for Hierarchy {
         self.parts().map(|part| part.lanes()).min().unwrap_or(1)
     }
 
+    fn is_dry(&self) -> bool {
+        self.medium.is_dry()
+    }
+
     fn warmed_up(&self) {
         self.parts().for_each(|part| part.warmed_up());
     }

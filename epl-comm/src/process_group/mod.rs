@@ -184,6 +184,12 @@ impl ProcessGroup {
         self.transport().lanes()
     }
 
+    /// Whether the other members are only thought of ([`dry`](crate::dry)): nothing is sent, and calls take no time that means
+    /// anything.
+    pub fn is_dry(&self) -> bool {
+        self.transport().is_dry()
+    }
+
     /// Another group of this rank.
     fn beside(&self, transport: Arc<dyn Transport>) -> Self {
         Self::with_state(transport, self.communicator.rank_state.clone())

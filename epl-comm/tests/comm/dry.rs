@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{Bool, BoolStore, DType, Device, Float, Int, Tensor};
 use epl_comm::dry::{self, Traffic};
-use epl_comm::{Pending, ProcessGroup, Rank, ReduceOp, Result, shard_range};
+use epl_comm::{Pending, ProcessGroup, Rank, ReduceOp, Result, Trace, shard_range};
 
 fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::ones(shape, (&Device::flex(), DType::F32))
@@ -195,6 +195,19 @@ fn groups_are_split_by_a_rule() -> Result<()> {
     let error = world.split("any", 0, 0).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains("the 11 other members") && error.contains("split_by"), "{error}");
     assert!(dry::world(3, 3).is_err());
+    Ok(())
+}
+
+#[test]
+fn it_is_told_that_nobody_else_is_there() -> Result<()> {
+    for (world, _) in [dry::world(8, 1)?, dry::world_of_hosts(8, 4, 1)?] {
+        let part = world.split_by("pairs", |rank| (rank / 2, rank))?;
+        assert!(
+            [&world, &part, &world.traced(&Trace::new()), &part.traced(&Trace::new())]
+                .iter()
+                .all(|group| group.is_dry())
+        );
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::Activations;
+use crate::plan::SplitFinding;
 use crate::stable_hash::stable_hash;
 use crate::system::processor;
 
@@ -31,6 +32,9 @@ pub(super) struct Calibration {
 struct Known {
     /// Segments, by what they are.
     segments: BTreeMap<String, MeasuredSegments>,
+    /// Which segments can run in slices, by what they are and what they were run on.
+    #[serde(default)]
+    findings: BTreeMap<String, Vec<SplitFinding>>,
     /// Collectives, once they were measured.
     calls: Option<Vec<MeasuredCalls>>,
     /// How fast devices are beside each other, where segments were measured.
@@ -60,9 +64,14 @@ impl Calibration {
     ///
     /// When the file is there and cannot be read, or holds something else; when there is no such folder.
     pub fn read(epl: &Epl) -> Result<Self> {
+        Self::read_on(epl, &machine(epl))
+    }
+
+    /// The same, where this rank's machine is called so.
+    fn read_on(epl: &Epl, machine: &str) -> Result<Self> {
         let file = Some(&epl.config().auto.calibration).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(file) = file else { return Ok(Self::default()) };
-        let machines = machines(epl)?;
+        let machines = machines(epl.world(), machine)?;
         let of = shared(epl.world(), || program(epl, machines))?;
         let text = shared(epl.world(), || {
             let all = read(&file)?;
@@ -86,6 +95,16 @@ impl Calibration {
             known.times.len() == count && known.activations.as_ref().is_none_or(|known| known.segments.len() == count)
         };
         self.known.segments.get(key).filter(is_whole)
+    }
+
+    /// What was found of so many segments.
+    pub fn findings(&self, key: &str, count: usize) -> Option<&[SplitFinding]> {
+        self.known.findings.get(key).filter(|known| known.len() == count).map(Vec::as_slice)
+    }
+
+    /// Remembers what was found, as all ranks have agreed on it.
+    pub fn remember_findings(&mut self, key: String, found: &[SplitFinding]) {
+        self.known.findings.insert(key, found.to_vec());
     }
 
     /// Remembers segments, as all ranks have agreed on them.
@@ -174,16 +193,21 @@ fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>) -> Result
     if told[1] > 0.0 { Err(Error::invalid(text)) } else { Ok(text) }
 }
 
-/// A number that another machine, device or host of any rank changes. Collective.
-fn machines(epl: &Epl) -> Result<u64> {
-    let own = stable_hash(&format!(
+/// What this rank's machine is called: its host, processor and device.
+fn machine(epl: &Epl) -> String {
+    format!(
         "{} {} {} {:?}",
         epl_comm::host_name().unwrap_or_default(),
         processor(),
         std::thread::available_parallelism().map_or(1, usize::from),
         epl.place().device(),
-    ));
-    let (world, mut told) = (epl.world(), vec![0.0; 2 * epl.world().size()]);
+    )
+}
+
+/// A number that another machine of any rank changes. Collective.
+fn machines(world: &ProcessGroup, own: &str) -> Result<u64> {
+    let own = stable_hash(own);
+    let mut told = vec![0.0; 2 * world.size()];
     // Each half of a hash is a whole number that f64 has.
     told[2 * world.rank()..][..2].copy_from_slice(&[(own >> 32) as f64, (own & 0xffff_ffff) as f64]);
     Ok(stable_hash(&format!("{:?}", world.all_reduce_values(&told, ReduceOp::Max)?)))
@@ -228,7 +252,7 @@ fn program(epl: &Epl, machines: u64) -> Result<String> {
     })?;
     Ok(format!(
         "{} of {bytes} bytes, built at {time}, with {:?} and {:?}; on {}, {}, {} cores, of all ranks {machines:016x}; workers {:?} on \
-         hosts {:?} over {}, {:?}, {} calls at once",
+         hosts {:?} over {}, {:?}, {} calls at once{}",
         env!("CARGO_PKG_VERSION"),
         arguments(std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())),
         environment(
@@ -242,12 +266,38 @@ fn program(epl: &Epl, machines: u64) -> Result<String> {
         epl.config().communication.transport,
         epl.place().device(),
         epl.world().lanes(),
+        if epl.world().is_dry() { ", only thought of" } else { "" },
     ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Layers;
+    use crate::launch;
+
+    #[test]
+    fn what_was_measured_on_equal_machines_is_not_used_beside_a_slow_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let keep = format!("auto.calibration={}", folder.path().join("costs.json").display());
+        let said = ["cluster.ranks=2".to_string(), "auto.auto_parallel=true".to_string(), keep];
+        let is_known = launch(&Layers::new().command_line(said).unwrap().resolve().unwrap(), |epl| {
+            let read = |second| Calibration::read_on(&epl, if epl.world().rank() == 1 { second } else { "fast" });
+            let mut equal = read("fast")?;
+            equal.calls(|| Ok(Vec::new()))?;
+            equal.write(epl.world())?;
+            let is_known = |mut known: Calibration| {
+                let mut is_known = true;
+                known.calls(|| {
+                    is_known = false;
+                    Ok(Vec::new())
+                })?;
+                Ok::<_, Error>(is_known)
+            };
+            Ok([is_known(read("fast")?)?, is_known(read("slow")?)?])
+        });
+        assert_eq!(is_known.unwrap(), [[true, false]; 2]);
+    }
 
     #[test]
     fn what_says_something_of_a_search_alone_is_left_out() {

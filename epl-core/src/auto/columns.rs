@@ -4,6 +4,7 @@ use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::calibration::{Calibration, MeasuredSegments};
 use super::sample::Sample;
+use super::together::together;
 use crate::config::Config;
 use crate::cost::{Line, SegmentTime};
 use crate::error::{Error, Result};
@@ -189,16 +190,21 @@ impl<M: Model> SurveyedModel<M> {
     /// What segments take is the same where this is: a model's parameters, what it reads, calls and sends for so many rows, and the
     /// options.
     fn key(&self, shapes: &StepShapes, batch: &[Vec<usize>]) -> String {
-        let of = |record: &ParamRecord| {
-            let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
-            format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
-        };
-        let records: Vec<String> = self.lazy.builder.parameters().iter().map(of).collect();
+        let records = parameters(&self.lazy.builder);
         let (StepShapes { calls, carries, .. }, Self { rows, is_bounded, .. }) = (shapes, self);
         let config = self.lazy.builder.config.to_toml();
         let text = format!("{records:?} {rows:?} {is_bounded} {batch:?} {calls:?} {carries:?} {config}");
         format!("{:016x}", stable_hash(&text))
     }
+}
+
+/// What tells the parameters of a model from those of others, in what is kept in a file.
+pub(super) fn parameters(builder: &PlanBuilder) -> Vec<String> {
+    let of = |record: &ParamRecord| {
+        let ParamRecord { name, global_shape, cuts, dtype, trainable, segments, half, .. } = record;
+        format!("{name} {global_shape:?} {cuts:?} {dtype:?} {trainable} {segments:?} {half}")
+    };
+    builder.parameters().iter().map(of).collect()
 }
 
 /// By segment, through its seconds by rows.
@@ -269,9 +275,7 @@ fn why_whole(plan: &Plan) -> String {
 ///
 /// When a peer fails.
 pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
-    let failed = world.all_reduce_values(&[f64::from(own.is_err())], ReduceOp::Max)?;
-    let OwnColumn { key, builder, shapes, mut segments } = match own {
-        Ok(_) if failed[0] > 0.0 => return Ok(Err(Error::invalid("another rank could not measure it"))),
+    let OwnColumn { key, builder, shapes, mut segments } = match together(world, own, "measure it")? {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };

@@ -11,6 +11,7 @@
 //! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured; the slowest
 //! one counts.
 //!
+//! - `together`: refusals of one rank, which are of all.
 //! - `sample`: a batch to measure with.
 //! - `calibration`: what was measured, in a file.
 //! - `discover`: segments of plain layers that can run in slices.
@@ -22,6 +23,7 @@
 //! - `trial`: layouts that are run.
 //! - `for_plan`: what a plan is told, of a program that is run for it.
 
+mod together;
 mod sample;
 mod calibration;
 mod discover;
@@ -48,6 +50,7 @@ use crate::topology::cluster::Axis;
 
 pub use sample::Sample;
 pub use table::CostTable;
+use together::together;
 
 impl Epl {
     /// The layout in which this world makes a step of a model fastest, as predicted by simulating steps with measured costs: data ×
@@ -62,7 +65,8 @@ impl Epl {
     /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
-    /// State is put away where nothing fits on the device; moving it is not part of the predicted time. What is measured is kept in the file
+    /// State is put away where nothing fits on the device; moving it is not part of the predicted time, but for what the update
+    /// there brings over and back. What is measured is kept in the file
     /// of `auto.calibration`; `auto.measure` has the best layouts run. With `auto.discover` also layers may be divided that know nothing
     /// of it: search in the rank of [`discover`](Self::discover). What is found is built in that rank
     /// [under its configuration](Self::with_config); without that it would still search, and refuses to build.
@@ -77,19 +81,21 @@ impl Epl {
         optimizer: &O,
         sample: Sample<'_, M::Batch>,
     ) -> Result<Found> {
-        search::check_search(self.config(), sample.rows())?;
+        let checked = search::check_search(self.config(), sample.rows());
+        together(self.world(), checked, "search a layout, and says why")??;
         let divisions = search::divisions(self.config(), self.cluster().world_size());
         let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
         let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?;
-        let found = table.found(self.config())?;
+        let found = together(self.world(), table.found(self.config()), "find a layout, and says why")??;
         self.check_same(&found)?;
         let run = |config: &Config| trial::seconds(&epl, config, &mut model, optimizer, &mut sample);
         found.measured(self.config().auto.measure, run)
     }
 
     /// What a step of a model takes in this world, in the layout that the configuration says: its time in parts, and the bytes of each
-    /// stage, as [`search`](Self::search) predicts them. Collective.
+    /// stage, as [`search`](Self::search) predicts them. In a world that is only thought of ([`launch_dry`](crate::launch_dry))
+    /// collectives are not counted, as it says. Collective.
     ///
     /// # Errors
     ///
@@ -108,7 +114,8 @@ impl Epl {
     }
 
     /// What a model's segments, where its layers are divided in each way that the configuration allows, an optimizer and this world's
-    /// collectives take. Collective.
+    /// collectives take; in a world that is only thought of ([`launch_dry`](crate::launch_dry)) without collectives, for links that
+    /// are [described](CostTable::over_links). Collective.
     ///
     /// # Errors
     ///

@@ -8,15 +8,19 @@ use burn::tensor::{Device, Tensor};
 use epl_comm::ReduceOp;
 
 use super::columns::measuring;
+use super::together::together;
+use crate::config::{StateTier, ToSetting};
 use crate::cost::Rates;
 use crate::engine::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
-use crate::model::whole::WithLoss;
+use crate::memory::{Tier, Tiers};
+use crate::model::chain::Chain;
+use crate::model::place::Place;
 use crate::offload::is_host;
 use crate::optim::OptimizerConfig;
 use crate::probe::measure::wait;
-use crate::search::reset;
+use crate::search::{put_away, reset};
 use crate::stable_hash::stable_hash;
 
 /// Rows and columns of what is measured with: 4 MiB, as large as a layer, and larger than a core's own cache.
@@ -27,12 +31,19 @@ const REPEATS: usize = 5;
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {
     let device = epl.place().device().clone().inner();
-    let own = [update(epl, optimizer)?, copy(&device)?, lost(epl, &device)?, spared(epl, &device)?];
+    let away = put_away(epl.config());
+    let alone = || {
+        let host = away.map_or(Ok(0.0), |tiers| update(epl, optimizer, Some(tiers)))?;
+        Ok([update(epl, optimizer, None)?, host, copy(&device)?])
+    };
+    let [update, host, copy] = together(epl.world(), alone(), "measure an update, and says why")??;
+    let own = [update, host, copy, lost(epl, &device)?, spared(epl, &device)?];
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
-    Ok(Rates { update: slowest[0], copy: slowest[1], lost: slowest[2], spared: slowest[3] })
+    let host_update = away.map(|_| slowest[1]);
+    Ok(Rates { update: slowest[0], host_update, copy: slowest[2], lost: slowest[3], spared: slowest[4] })
 }
 
-/// What rates are of, beside a program and a world: the optimizer that is measured, and the options.
+/// What rates are of, beside a program and a world: the optimizer that is measured, the options, and where state may be put away.
 pub(super) fn key<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<String> {
     let settings = match optimizer.groups()?.is_empty() {
         true => serde_json::to_string(optimizer),
@@ -40,15 +51,15 @@ pub(super) fn key<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<String
     };
     let settings = settings.map_err(|error| Error::invalid(format!("the optimizer's settings: {error}")))?;
     let config = measuring(epl.config(), 1, 1)?.to_toml();
-    Ok(format!("{} {:016x}", O::NAME, stable_hash(&format!("{settings} {config}"))))
+    Ok(format!("{} {:016x}", O::NAME, stable_hash(&format!("{settings} {config} {:?}", put_away(epl.config())))))
 }
 
 /// Seconds of the optimizer for an element, as the engine calls it. Parameter groups are of the user's parameters: in their place
-/// AdamW is measured.
-fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
+/// AdamW is measured. With `away` the optimizer's state lies in host memory, and what else is said to lie away from the device.
+fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<f64> {
     match optimizer.groups()?.is_empty() {
-        true => update_of(epl, optimizer),
-        false => update_of(epl, &AdamWConfig::new()),
+        true => update_of(epl, optimizer, away),
+        false => update_of(epl, &AdamWConfig::new(), away),
     }
 }
 
@@ -69,22 +80,36 @@ fn slope([(few, short), (many, long)]: [(usize, f64); 2]) -> f64 {
 }
 
 /// Of a model that is one matrix, in a world of one rank.
-fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<f64> {
+fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<f64> {
     let [few, many] = columns(epl.place().device()).map(|columns| {
-        let seconds = seconds_of_update(epl, optimizer, columns)?;
+        let seconds = seconds_of_update(epl, optimizer, (columns, away))?;
         Ok::<_, Error>((columns * WIDTH, seconds))
     });
     Ok(slope([few?, many?]))
 }
 
-fn seconds_of_update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, columns: usize) -> Result<f64> {
+fn seconds_of_update<O: OptimizerConfig>(
+    epl: &Epl,
+    optimizer: &O,
+    (columns, away): (usize, Option<Tiers>),
+) -> Result<f64> {
     let mut config = measuring(epl.config(), 1, 1)?;
     config.set("dist.data_parallel_size", 1)?;
     reset(&mut config, &["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"])?;
+    if let Some(Tiers { parameters, gradients, state }) = away {
+        let keys = ["offload.parameters", "offload.gradients", "offload.optimizer_state"];
+        for (key, _) in keys.into_iter().zip([parameters, gradients, state]).filter(|(_, tier)| *tier != Tier::Device) {
+            // What lies in files is measured in memory.
+            config.set(key, StateTier::Host.to_setting())?;
+        }
+    }
     let alone = epl.in_thought(config)?;
-    let layer = |at: &crate::Place| {
-        let loss = |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()).mean();
-        WithLoss::new(LinearConfig::new(WIDTH, columns).with_bias(false).init(at), loss)
+    let layer = |at: &Place| {
+        // Parameters that lie away are on the device for a segment: of one alone they would never leave it.
+        Chain::of(LinearConfig::new(WIDTH, columns).with_bias(false).init(at))
+            .first(&["weight"], |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()))
+            .then(&[], |_, rows: Tensor<2>, _| rows)
+            .mean_loss(|_, rows, _| rows.mean())
     };
     let mut engine = Engine::build(&alone, layer, optimizer)?;
     let device = alone.place().device();
@@ -123,7 +148,7 @@ fn copy(device: &Device) -> Result<f64> {
 /// The share of a started collective that the rank's own computing loses. Collective.
 fn lost(epl: &Epl, device: &Device) -> Result<f64> {
     let world = epl.world();
-    if world.size() == 1 {
+    if world.size() == 1 || world.is_dry() {
         return Ok(0.0);
     }
     let (flat, width) = (Tensor::<1>::ones([WIDTH * WIDTH], device), WIDTH / 4);
@@ -167,7 +192,7 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
 /// others 0, and of devices that share nothing. Collective.
 fn spared(epl: &Epl, device: &Device) -> Result<f64> {
     let world = epl.world();
-    if world.size() == 1 || !is_host(device) {
+    if world.size() == 1 || world.is_dry() || !is_host(device) {
         return Ok(0.0);
     }
     let (rows, matrix) =

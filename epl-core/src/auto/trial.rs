@@ -5,6 +5,7 @@ use std::time::Instant;
 use epl_comm::ReduceOp;
 
 use super::sample::Sample;
+use super::together::together;
 use crate::config::Config;
 use crate::data::BatchShard;
 use crate::engine::{Engine, MicroBatch};
@@ -38,10 +39,8 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
     let (world, shard) = (epl.world().clone(), BatchShard::of(epl.context(), micro_batches)?);
     let device = epl.place().device().clone().inner();
     let built = Engine::build(&epl, |place| model(place), optimizer);
-    let is_failed = world.all_reduce_values(&[f64::from(built.is_err())], ReduceOp::Max)?[0] > 0.0;
-    let mut engine = match built {
+    let mut engine = match together(&world, built, "build it")? {
         Err(error) => return Ok(Err(error.to_string())),
-        Ok(_) if is_failed => return Ok(Err("another rank could not build it".to_string())),
         Ok(engine) => engine.into_trial(),
     };
     let mut seconds = Vec::new();

@@ -132,6 +132,11 @@ impl Network {
         }
     }
 
+    /// Whether it is known what calls take: not where ranks are only thought of, and their links not described.
+    pub(crate) fn is_known(&self) -> bool {
+        self.host_of.len() < 2 || self.costs != NetworkCosts::Measured(Vec::new())
+    }
+
     /// A number that ranks have in common whose hosts have the same links.
     pub(crate) fn links_of(&self, rank: usize) -> usize {
         match &self.costs {

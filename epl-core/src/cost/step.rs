@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::devices::DeviceTraits;
 use super::line::Line;
 use super::network::Network;
+use crate::memory::Tier;
 use crate::params::{Form, ParamRecord};
 use crate::plan::Plan;
 use crate::schedule::run_of;
@@ -38,6 +39,10 @@ impl SegmentTime {
 pub(crate) struct Rates {
     /// Seconds of the optimizer for an element.
     pub update: f64,
+    /// The same where the optimizer's state lies in host memory, and so the update runs there, with what it brings there and back;
+    /// none where nobody measured it.
+    #[serde(default)]
+    pub host_update: Option<f64>,
     /// Seconds to read and write a byte once.
     pub copy: f64,
     /// The share of a started collective that the rank's own computing loses: 1 where one core does both.
@@ -45,6 +50,17 @@ pub(crate) struct Rates {
     /// How much less a rank takes to compute, as a part, while no other one of its host does: they share its memory.
     #[serde(default)]
     pub spared: f64,
+}
+
+impl Rates {
+    /// Seconds of the optimizer for an element whose state lies there, on a device whose memory is so many times as fast as the
+    /// slowest one's. Files are taken to be in memory.
+    pub fn update_at(&self, tier: Tier, memory: f64) -> f64 {
+        match (tier, self.host_update) {
+            (Tier::Host | Tier::Disk, Some(host)) => host,
+            _ => self.update / memory,
+        }
+    }
 }
 
 /// A rank whose step is simulated.
@@ -146,11 +162,22 @@ impl Costs for StepCosts<'_> {
     fn update(&self, rank: usize, unit: Option<usize>) -> f64 {
         let table = &self.plans[rank].params;
         let in_model = || table.trained().filter(|unit| unit.residency.update == Form::Model);
-        // What lies flat is taken out of the model, and put back.
-        let (elements, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
-            Some(unit) => (unit.own_len(), unit.own_len() * unit.dtype.size() + unit.bytes()),
-            None => (in_model().map(|unit| unit.numel).sum(), 0),
+        let (elements, tier, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
+            Some(unit) => {
+                let own = unit.own_len() * unit.dtype.size();
+                let tier = unit.residency.update.flat().map_or(Tier::Device, |(tier, _)| tier);
+                let moved = match (tier, self.rates.host_update, unit.residency.is_gathered()) {
+                    // What lies flat is taken out of the model, and put back.
+                    (Tier::Device, ..) | (_, None, _) => own + unit.bytes(),
+                    // What is measured has the rank's own part.
+                    (_, _, false) => unit.bytes().saturating_sub(own),
+                    (_, _, true) => 0,
+                };
+                (unit.own_len(), tier, moved)
+            }
+            None => (in_model().map(|unit| unit.numel).sum(), Tier::Device, 0),
         };
-        self.rates.update * elements as f64 / self.ranks[rank].device.memory + self.copy(rank) * moved as f64
+        let device = &self.ranks[rank].device;
+        self.rates.update_at(tier, device.memory) * elements as f64 + self.copy(rank) * moved as f64
     }
 }

@@ -2,9 +2,11 @@
 
 use core::fmt;
 
+use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor};
 
 use crate::model::precision::{HalfPrecision, cast};
+use crate::stable_hash::stable_hash;
 
 /// What a model reads, as mixed precision needs it.
 ///
@@ -37,6 +39,8 @@ pub struct FloatTypes {
     path: Vec<String>,
     found: Vec<(String, DType)>,
     shapes: Vec<Vec<usize>>,
+    /// Of the values of all its tensors, where these are read.
+    hash: Option<u64>,
 }
 
 impl FloatTypes {
@@ -45,6 +49,13 @@ impl FloatTypes {
         self.path.push(name.to_string());
         part.float_types(self);
         self.path.pop();
+    }
+
+    fn tensor<const D: usize, K: Basic>(&mut self, tensor: &Tensor<D, K>) {
+        self.shapes.push(tensor.dims().to_vec());
+        if let Some(hash) = &mut self.hash {
+            *hash = stable_hash(&(*hash, tensor.to_data().as_bytes()));
+        }
     }
 }
 
@@ -55,19 +66,19 @@ impl<const D: usize> Batch for Tensor<D> {
 
     fn float_types(&self, types: &mut FloatTypes) {
         types.found.push((types.path.join("."), self.dtype()));
-        types.shapes.push(self.dims().to_vec());
+        types.tensor(self);
     }
 }
 
 impl<const D: usize> Batch for Tensor<D, Int> {
     fn float_types(&self, types: &mut FloatTypes) {
-        types.shapes.push(self.dims().to_vec());
+        types.tensor(self);
     }
 }
 
 impl<const D: usize> Batch for Tensor<D, Bool> {
     fn float_types(&self, types: &mut FloatTypes) {
-        types.shapes.push(self.dims().to_vec());
+        types.tensor(self);
     }
 }
 
@@ -140,6 +151,14 @@ impl<B> BatchTensors<B> {
         let mut types = FloatTypes::default();
         (self.float_types)(batch, &mut types);
         types.shapes
+    }
+
+    /// A number that other values, types or shapes of its tensors change; none, where it tells of no tensor.
+    pub(crate) fn hash(&self, batch: &B) -> Option<u64> {
+        let mut types = FloatTypes { hash: Some(0), ..FloatTypes::default() };
+        (self.float_types)(batch, &mut types);
+        let told = format!("{:?} {:?}", types.found, types.shapes);
+        types.hash.filter(|_| !types.shapes.is_empty()).map(|values| stable_hash(&(values, told.as_str())))
     }
 }
 

@@ -3,8 +3,10 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// What a tensor that leaves a segment is the whole of, where some parameters are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitSplit {
     /// Of what each rank has: it does not depend on what is cut.
     Same,
@@ -17,7 +19,7 @@ pub enum ExitSplit {
 }
 
 /// How a segment is run in slices.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentSplit {
     /// The extent of the dims that are cut.
     pub extent: usize,
@@ -29,7 +31,7 @@ pub struct SegmentSplit {
 }
 
 /// What was found of a segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SplitFinding {
     /// It runs in slices.
     Split(SegmentSplit),

@@ -293,7 +293,7 @@ impl<'a> Drafts<'a> {
 
     /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
     /// updating is not hidden.
-    fn seconds(&self, (shape, (zero, _)): (&Shape, Level), costs: &ShapeCosts, bottleneck: f64) -> f64 {
+    fn seconds(&self, (shape, (zero, offload)): (&Shape, Level), costs: &ShapeCosts, bottleneck: f64) -> f64 {
         let ShapeCosts { most, mesh, .. } = costs;
         let [data, stages, _, expert] = shape.sizes;
         let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
@@ -313,7 +313,8 @@ impl<'a> Drafts<'a> {
                 ZeroLevel::V3 => micro_batches * hidden(sum * 1.5, pass),
             };
             let shards = if zero == ZeroLevel::Off { 1.0 } else { replicas as f64 };
-            seconds += self.judge.rates.update * bytes / size_of::<f32>() as f64 / shards;
+            let update = self.judge.rates.update_at(Tiers::from_options(self.given, offload).state, 1.0);
+            seconds += update * bytes / size_of::<f32>() as f64 / shards;
         }
         seconds
     }

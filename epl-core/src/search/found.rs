@@ -6,7 +6,7 @@ use std::fmt;
 use toml::Value;
 
 use super::candidate::{Candidate, SEARCH};
-use super::judge::Judged;
+use super::judge::{Judged, KnownCosts};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::{Amount, MemoryEstimate, Tier, Tiers};
@@ -30,6 +30,7 @@ pub struct Choice {
     pub(super) memory: Vec<MemoryEstimate>,
     /// Where it was run.
     measured: Option<f64>,
+    known: KnownCosts,
 }
 
 impl Choice {
@@ -43,7 +44,7 @@ impl Choice {
 
     /// Of a configuration of which nothing was chosen.
     pub(super) fn new(candidate: &Candidate, judged: Judged, config: Config) -> Self {
-        let Judged { seconds, time, memory, .. } = judged;
+        let Judged { seconds, time, memory, known, .. } = judged;
         Self {
             words: candidate.words(),
             sizes: candidate.shape.sizes,
@@ -54,6 +55,7 @@ impl Choice {
             time,
             memory,
             measured: None,
+            known,
         }
     }
 
@@ -126,9 +128,17 @@ impl fmt::Display for Choice {
         }
         let tiers = Tiers::from_config(&self.config);
         if [Tier::Host, Tier::Disk].into_iter().any(|tier| tiers.any(tier)) {
+            let update = match self.known.host_update {
+                true => "but for what an update there brings over and back",
+                false => "and that an update there takes another time than on the device",
+            };
+            write!(f, "\nnot counted: what moves between the device and where state is put away, {update}")?;
+        }
+        if !self.known.calls {
             write!(
                 f,
-                "\nnot counted: what moves between the device and where state is put away, and an update that runs there"
+                "\nnot counted: collectives, as a world that is only thought of sends nothing; describe its links \
+                 (`CostTable::over_links`), or let the ranks be there"
             )?;
         }
         if self.memory.iter().flat_map(MemoryEstimate::unknown).any(|line| line.tier == Tier::Device) {

@@ -68,6 +68,16 @@ pub(crate) struct Judged {
     pub over: Vec<u64>,
     /// What is run again.
     pub recompute: Vec<Range<usize>>,
+    pub known: KnownCosts,
+}
+
+/// Of what it is known what it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownCosts {
+    /// An update in host memory.
+    pub host_update: bool,
+    /// Collectives.
+    pub calls: bool,
 }
 
 impl Judged {
@@ -155,6 +165,7 @@ impl Judge<'_> {
         let estimates = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
         let recompute = plans[0].recompute.clone();
+        let known = KnownCosts { host_update: self.rates.host_update.is_some(), calls: self.network.is_known() };
         let stages = mesh.size(Axis::Pipeline);
         let over: Vec<u64> =
             estimates.iter().zip(&ranks).map(|(estimate, rank)| self.over(estimate, &rank.device)).collect();
@@ -165,14 +176,15 @@ impl Judge<'_> {
         let memory: Vec<MemoryEstimate> = fullest.iter().map(|rank| estimates[*rank].clone()).collect();
         let over: Vec<u64> = fullest.iter().map(|rank| over[*rank]).collect();
         if over.iter().any(|over| *over > 0) {
-            return Ok(Judged { seconds: f64::INFINITY, time: StepTime::default(), memory, over, recompute });
+            let (seconds, time) = (f64::INFINITY, StepTime::default());
+            return Ok(Judged { seconds, time, memory, over, recompute, known });
         }
         let stages = StageRanks { plans: &plans, ranks: &ranks, mesh: &mesh };
         let (seconds, times) = step(self, column, &stages, ranks[0].rows.len())?;
         let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
         // Until the last rank is done.
         time.stages += (seconds - time.total()).max(0.0);
-        Ok(Judged { seconds, time, memory, over, recompute })
+        Ok(Judged { seconds, time, memory, over, recompute, known })
     }
 
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage

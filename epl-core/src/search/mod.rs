@@ -46,4 +46,4 @@ pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
 pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};
 pub(crate) use run::{check_described, check_search, explain, search};
-pub(crate) use space::divisions;
+pub(crate) use space::{divisions, put_away};

@@ -73,7 +73,8 @@ pub struct PaperTask {
 ///
 /// `segments` gives what a rank has where layers are divided over so many tensor and expert ranks, or why they cannot be. Tensor ranks
 /// are of one host, unless `config` says their number. A device has the memory that the description says, or `offload.device_bytes`.
-/// Moving what is put away in host memory is not counted, nor is that memory bounded.
+/// Moving what is put away in host memory is not counted, an update there takes what it takes on the device, and that memory is not
+/// bounded.
 ///
 /// ```
 /// # use burn::tensor::DType;
@@ -145,7 +146,7 @@ pub fn search_on_paper(
     }
     let second = memory_gb_per_s * 1e9;
     // An update of Adam reads four numbers of an element and writes three; a sum reads two and writes one.
-    let rates = Rates { update: 28.0 / second, copy: 3.0 / second, lost: 0.0, spared: 0.0 };
+    let rates = Rates { update: 28.0 / second, copy: 3.0 / second, ..Rates::default() };
     let (devices, budget_of) = match config.offload.device_bytes {
         Some(bytes) => (machine.devices().with_bytes(Some(bytes)), "offload.device_bytes"),
         None => (machine.devices(), "the memory of a device"),

@@ -7,6 +7,7 @@ use super::kept::Kept;
 use crate::config::{Config, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
 use crate::cost::DeviceTraits;
 use crate::error::Result;
+use crate::memory::{Tier, Tiers};
 use crate::topology::cluster::Axis;
 
 /// The most chunks of a stage that are tried.
@@ -168,20 +169,32 @@ fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) 
     allowed.take(if micro_batches == 1 { 1 } else { usize::MAX }).collect()
 }
 
+/// Whether it is given where state lies.
+fn is_offload_given(given: &Config) -> bool {
+    let offload = &given.offload;
+    let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];
+    is_fixed(given, "offload.level") || tiers.iter().any(|tier| tier.is_some())
+}
+
+/// Where state lies that is put away from the device, as it is given or as a search may choose it: where the memory of the device
+/// is bounded. None: the optimizer's state lies on the device.
+pub(crate) fn put_away(given: &Config) -> Option<Tiers> {
+    let may_choose = given.searches() && given.offload.device_bytes.is_some() && !is_offload_given(given);
+    let tiers = if may_choose { Tiers::of(OffloadLevel::V0) } else { Tiers::from_config(given) };
+    (tiers.state != Tier::Device).then_some(tiers)
+}
+
 /// The levels that what is given allows, over so many replicas.
 pub(super) fn levels(given: &Config, data: usize) -> Vec<Level> {
     use OffloadLevel::{Off, V0};
-    let offload = &given.offload;
-    let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];
-    let is_offload_given = is_fixed(given, "offload.level") || tiers.iter().any(|tier| tier.is_some());
     let zeros: Vec<ZeroLevel> = match is_fixed(given, "zero.level") {
         true => vec![given.zero.level],
         false if data == 1 => vec![ZeroLevel::Off],
         // v0 sends more than v1 and keeps no less.
         false => vec![ZeroLevel::Off, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3],
     };
-    match is_offload_given {
-        true => zeros.into_iter().map(|zero| (zero, offload.level)).collect(),
+    match is_offload_given(given) {
+        true => zeros.into_iter().map(|zero| (zero, given.offload.level)).collect(),
         false => [Off, V0].into_iter().flat_map(|level| zeros.iter().map(move |zero| (*zero, level))).collect(),
     }
 }

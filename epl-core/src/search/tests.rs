@@ -104,7 +104,7 @@ fn judge<'a>(
         columns,
         cluster,
         network,
-        rates: Rates { update: 1e-2, copy: 1e-4, lost: 0.2, spared: 0.1 },
+        rates: Rates { update: 1e-2, host_update: Some(3e-2), copy: 1e-4, lost: 0.2, spared: 0.1 },
         state: OptimizerState::PerElement(2),
         batch,
         devices: ClusterDevices::alike(cluster.world_size(), budget),
@@ -308,6 +308,16 @@ fn found_over(
     (segments, rows): (usize, usize),
     options: &[(&str, &str)],
 ) -> super::Found {
+    found_with(Rates::default(), (link, speeds), (segments, rows), options)
+}
+
+/// The same with rates of an update and of copies.
+fn found_with(
+    rates: Rates,
+    (link, speeds): (NetworkLink, &[f64]),
+    (segments, rows): (usize, usize),
+    options: &[(&str, &str)],
+) -> super::Found {
     let (ranks, cluster) = (speeds.len(), Cluster::local(speeds.len()).unwrap());
     let network = Network::of_links(vec![0; ranks], link, link);
     let mut column = column(segments, &mut ChaCha8Rng::seed_from_u64(1), false);
@@ -319,7 +329,7 @@ fn found_over(
     column = Column::new(column.builder, vec![even; segments], column.shapes, None);
     let columns = Columns::from([((1, 1), Ok(column))]);
     let devices = ClusterDevices::new(speeds.iter().map(|speed| device(*speed, None)).collect());
-    let judge = Judge { devices, rates: Rates::default(), ..judge(&columns, &cluster, &network, (rows, None)) };
+    let judge = Judge { devices, rates, ..judge(&columns, &cluster, &network, (rows, None)) };
     let ones = [("dist.tensor_parallel_size", "1"), ("dist.expert_parallel_size", "1")];
     search(&judge, &given(ranks, &[&ones[..], options].concat()), segments).unwrap()
 }
@@ -698,6 +708,25 @@ fn what_is_put_away_by_its_own_option_is_told() {
     let told = |options: &[(&str, &str)]| found_over(link, &[1.0; 2], (4, 8), options).best().to_string();
     assert!(told(&[("offload.optimizer_state", "host")]).contains("not counted: what moves between the device"));
     assert!(!told(&[]).contains("not counted: what moves"));
+}
+
+#[test]
+fn an_update_in_host_memory_takes_what_it_takes_there() {
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let host_update = |seconds| Rates { update: 1.0, host_update: seconds, ..Rates::default() };
+    let found = |rates: Rates, options: &[(&str, &str)]| {
+        let found = found_with(rates, (link, &[2.0]), (4, 8), options);
+        (found.best().time().update, found.best().to_string())
+    };
+    // Four layers of twelve elements, on a device twice as fast as the slowest one, which its host is not.
+    let known = host_update(Some(5.0));
+    let (seconds, told) = found(known, &[("offload.optimizer_state", "host")]);
+    assert!(seconds == 240.0 && told.contains("but for what an update there brings over and back"), "{told}");
+    assert_eq!(found(known, &[("offload.level", "v0")]).0, 240.0);
+    assert_eq!(found(known, &[]).0, 24.0);
+    // Where nobody measured it, the device's is taken, and that is told.
+    let (seconds, told) = found(host_update(None), &[("offload.optimizer_state", "host")]);
+    assert!(seconds == 24.0 && told.contains("an update there takes another time than on the device"), "{told}");
 }
 
 #[test]

@@ -138,6 +138,45 @@ fn a_refusal_tells_what_helps_the_stage_that_is_too_large() {
 }
 
 #[test]
+fn where_one_rank_refuses_all_do_and_none_waits() {
+    // Each rank goes on behind its error, and meets the others.
+    type Search = dyn Fn(&Epl, usize) -> Result<(), Error> + Sync;
+    let told = |search: &Search| {
+        let told = launch(&config(&AUTO), |epl| {
+            let rank = epl.context().world().rank();
+            let told = search(&epl, rank).unwrap_err().to_string();
+            epl.context().world().barrier()?;
+            Ok(told)
+        });
+        <[String; 2]>::try_from(told.unwrap()).unwrap()
+    };
+    // Rows of another batch than the option says.
+    let [first, second] = told(&|epl, rank| {
+        let rows = |rows: usize, device: &Device| Tensor::<2>::ones([rows, WIDTH], device);
+        epl.search(chain, &SgdConfig::new(), Sample::new(ROWS + rank, rows)).map(drop)
+    });
+    assert!(first.contains("another rank could not search a layout, and says why"), "{first}");
+    assert!(second.contains("steps of 9 rows"), "{second}");
+    // A model that cannot be measured.
+    let [first, second] = told(&|epl, rank| {
+        let model = |at: &Place| match rank {
+            1 => at.default_strategy(Strategy::replicate(1), chain),
+            _ => chain(at),
+        };
+        epl.search(model, &SgdConfig::new(), sample()).map(drop)
+    });
+    assert!(first.contains("another rank could not measure it"), "{first}");
+    assert!(second.contains("a model without scopes"), "{second}");
+    // Settings that no optimizer can be made of.
+    let [first, second] = told(&|epl, rank| {
+        let decay = if rank == 1 { f32::NAN } else { 0.0 };
+        epl.search(chain, &AdamWConfig::new().with_weight_decay(decay), sample()).map(drop)
+    });
+    assert!(first.contains("another rank could not measure an update, and says why"), "{first}");
+    assert!(second.contains("weight_decay = NaN"), "{second}");
+}
+
+#[test]
 fn parameter_groups_are_no_hindrance() {
     let groups = [("optimizer.weight_decay", "layers.0.bias=0"), ("optimizer.frozen", "layers.1.bias")];
     let found = launch(&config(&[&AUTO[..], &groups].concat()), |epl| {
@@ -287,6 +326,44 @@ fn what_was_measured_is_read_by_the_next_search() {
 }
 
 #[test]
+fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("costs.json");
+    let keep = ("auto.calibration", file.to_str().unwrap());
+    let found = |options: &[(&str, &str)]| {
+        let config = config(&[&AUTO[..], &[keep], options].concat());
+        launch(&config, |epl| Ok(epl.search(chain, &SgdConfig::new(), sample())?.best().time().update)).unwrap()[0]
+    };
+    // What an element takes in host memory, as measured with each of these options.
+    let known = || {
+        let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let rates = known.as_object().unwrap().values().next().unwrap()["rates"].as_object().unwrap().clone();
+        rates.into_iter().map(|(key, rates)| (key, rates["host_update"].as_f64())).collect::<Vec<_>>()
+    };
+    found(&[("offload.level", "")]);
+    assert!(known().len() == 1 && known()[0].1.is_none(), "{:?}", known());
+    // It is not put away where there is room.
+    found(&[]);
+    assert_eq!(known().len(), 1);
+    for may in [("offload.optimizer_state", "host"), ("offload.device_bytes", "1000000")] {
+        let before = known();
+        found(&[may]);
+        let after = known();
+        let new: Vec<_> = after.iter().filter(|rates| !before.contains(rates)).collect();
+        assert!(new.len() == 1 && new[0].1.is_some_and(|seconds| seconds > 0.0), "{may:?}: {after:?}");
+    }
+    // It is read, and counts.
+    let mut slower: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    for rates in
+        slower.as_object_mut().unwrap().values_mut().next().unwrap()["rates"].as_object_mut().unwrap().values_mut()
+    {
+        rates["host_update"] = 1.0.into();
+    }
+    std::fs::write(&file, slower.to_string()).unwrap();
+    assert!(found(&[("offload.optimizer_state", "host")]) > 1.0);
+}
+
+#[test]
 fn longer_samples_are_measured_anew() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("costs.json");
@@ -338,6 +415,7 @@ fn ones_own_layout_is_explained() {
         };
         let over = |gb_per_s| table.clone().over_links(&links(2, gb_per_s)?)?.explain(epl.config());
         let [slow, fast] = [over(1e-6)?.seconds(), over(1e3)?.seconds()];
+        assert!(!over(1e3)?.to_string().contains("not counted: collectives"));
         let three = table.clone().over_links(&links(3, 1.0)?).unwrap_err().to_string();
         let tight = config(&[&own[..], &[("offload.device_bytes", "2000")]].concat());
         let unbounded = table.explain(&tight).unwrap_err().to_string();
@@ -367,6 +445,31 @@ fn ones_own_layout_is_explained() {
     assert!(slow > fast + 4.0, "{slow} {fast}");
     assert!(three.contains("3 devices") && three.contains("2 ranks"), "{three}");
     assert!(tight.contains("there are 2000") || tight.contains("2000 bytes"), "{tight}");
+}
+
+#[test]
+fn a_world_that_is_only_thought_of_says_that_collectives_are_not_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("costs.json");
+    let keep = [("auto.calibration", file.to_str().unwrap()), ("dist.data_parallel_size", "2")];
+    let words = "not counted: collectives";
+    let searched = |epl: &Epl| Ok(epl.search(chain, &SgdConfig::new(), sample())?.to_string());
+    let given = config(&[&AUTO[..], &keep].concat());
+    let (told, _) = launch_dry(&given, 0, |epl| searched(&epl)).unwrap();
+    assert!(told.contains(words) && told.contains("CostTable::over_links"), "{told}");
+    // What ranks measure that are there is their own.
+    let told = launch(&given, |epl| searched(&epl)).unwrap();
+    assert!(!told[0].contains(words), "{}", told[0]);
+    let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let calls = known.as_object().unwrap().values().map(|of| of["calls"].as_array().map_or(0, Vec::len));
+    let mut calls: Vec<usize> = calls.collect();
+    calls.sort_unstable();
+    assert!(calls.len() == 2 && calls[0] == 0 && calls[1] > 0, "{calls:?}");
+    let explained = |ranks: &str| {
+        let own = config(&[("cluster.ranks", ranks)]);
+        launch_dry(&own, 0, |epl| Ok(epl.explain(chain, &SgdConfig::new(), sample())?.to_string())).unwrap().0
+    };
+    assert!(explained("2").contains(words) && !explained("1").contains(words));
 }
 
 const WIDE: usize = 320;

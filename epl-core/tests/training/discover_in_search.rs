@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
@@ -245,4 +246,43 @@ fn what_was_measured_in_slices_is_read_and_run() {
     let (epl, found) = search(&[DISCOVER, ("dist.data_parallel_size", "2")]);
     assert!(found.unwrap().best().settings().contains("auto.discover = false\n") && !epl.config().auto.discover);
     assert_eq!(columns(), 2, "whole, beside the slices that are known");
+}
+
+#[test]
+fn what_was_found_is_read_and_tried_once() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let folder = tempfile::tempdir().unwrap();
+    let keep = folder.path().join("costs.json");
+    let keep = ("auto.calibration", keep.to_str().unwrap());
+    // Its parameters are the same with the norm before the block, which can be cut, and behind it.
+    let model = |is_before: bool| {
+        move |at: &Place| {
+            chain(16, at, move |net, rows| {
+                RUNS.fetch_add(1, Ordering::Relaxed);
+                let block = |rows: Rows| net.down.forward(gelu(net.up.forward(rows)));
+                match is_before {
+                    true => rows.clone() + block(net.norm.forward(rows)),
+                    false => net.norm.forward(rows.clone() + block(rows)),
+                }
+            })
+        }
+    };
+    // How often the block runs, and whether it is cut.
+    let look = |is_before: bool, first: usize| {
+        let sample =
+            || Sample::new(ROWS, |rows, device: &Device| ByRule.batch((first..first + rows).collect(), device));
+        RUNS.store(0, Ordering::Relaxed);
+        let cut = launch(&config(&[RANKS, SEARCH, TENSOR, DISCOVER, keep]), |epl| {
+            let found = epl.discover(model(is_before), sample())?;
+            let planned = found.with_config(config(&[RANKS, TENSOR, DISCOVER]))?.plan(model(is_before))?;
+            Ok(matches!(planned.plan().findings()[1], SplitFinding::Split(_)))
+        });
+        (RUNS.load(Ordering::Relaxed), cut.unwrap() == [true; 2])
+    };
+    let [(all, is_cut), (again, is_cut_again)] = [look(true, 0), look(true, 0)];
+    assert!(is_cut && is_cut_again && 3 * again < all, "{again} runs of {all}");
+    // Other values may say something else.
+    assert_eq!(look(true, 1), (all, true));
+    // Another function is no longer cut, though nothing that is kept tells it from the first one.
+    assert!(!look(false, 0).1);
 }

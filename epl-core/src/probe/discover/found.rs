@@ -35,6 +35,11 @@ impl DiscoveredModel {
         Self { model: lines(plan, records), findings }
     }
 
+    /// What was found, by segment.
+    pub(crate) fn findings(&self) -> &[SplitFinding] {
+        &self.findings
+    }
+
     /// How each segment runs, without the reasons of those that stay whole: these may have another number on another processor.
     pub(crate) fn told(&self) -> String {
         let told = self.findings.iter().map(|finding| match finding {

@@ -32,6 +32,9 @@ const WORK: usize = 1 << 26;
 /// So many of the runs are also made in other numbers of slices than there are ranks.
 const OTHERS: usize = 2;
 
+/// With what a segment is run first.
+const FIRST: Draw = Draw { number: 0, scale: 1.0, own_carry: true };
+
 /// What to do about a segment whose slices are not its parts.
 const REMEDY: &str =
     "cut the segment before what mixes the slices, such as a norm or a softmax, or use the layers of `epl::nn`";
@@ -43,7 +46,7 @@ const REMEDY: &str =
 /// Why it is not.
 pub(super) fn judged<M: Model>(subject: &Subject<'_, M>, ranks: usize) -> Result<SegmentSplit, Failed> {
     let extents = extents(subject.own(), ranks)?;
-    let draw = Draw { number: 0, scale: 1.0, own_carry: true };
+    let draw = FIRST;
     let first = subject.first(draw)?;
     if !first.is_finite() {
         return Err("some of what it returns, or its gradients, are no numbers".to_string());
@@ -61,6 +64,19 @@ pub(super) fn judged<M: Model>(subject: &Subject<'_, M>, ranks: usize) -> Result
     // Layers that do not take slices say less than results that are other ones.
     reasons.sort_by_key(|(is_panic, _)| *is_panic);
     Err(reasons.swap_remove(0).1)
+}
+
+/// Whether a segment still runs in slices as it was found to, once: which values it is run with depends on names alone, so that
+/// another function of the same parameters gives something else.
+pub(super) fn is_confirmed<M: Model>(subject: &Subject<'_, M>, split: &SegmentSplit, ranks: usize) -> bool {
+    let draw = FIRST;
+    let confirmed = || {
+        let first = subject.first(draw)?;
+        let exits = kinds(subject, draw, split.extent, ranks, &first.exit)?;
+        agree(subject, split, draw, (&first, ranks))?;
+        Ok::<_, Failed>(first.is_finite() && exits == split.exits && first.exit.counts == split.counts)
+    };
+    extents(subject.own(), ranks).is_ok_and(|extents| extents.contains(&split.extent)) && confirmed() == Ok(true)
 }
 
 /// The extents by which the parameters of a segment may be cut, the one that cuts most first.

@@ -45,7 +45,7 @@ use crate::probe::planned::LazyModel;
 use carries::Carries;
 use found::cut_alike;
 pub(crate) use found::{DiscoveredModel, DiscoveredModels, agree};
-use judge::judged;
+use judge::{is_confirmed, judged};
 use trial::Subject;
 
 impl<M: Model> LazyModel<M> {
@@ -108,17 +108,19 @@ impl<M: Model> LazyModel<M> {
         if self.context().tensor().size() == 1 || !self.plan.findings().is_empty() {
             return Ok(self);
         }
-        let found = self.look(batch)?;
+        let found = self.look(batch, None)?;
         agree(self.context().world(), &found.told())?;
         self.cut_as(&found)
     }
 
-    /// Finds which segments can run in slices over the tensor axis, and changes nothing. Collective where layers that are divided run.
+    /// Finds which segments can run in slices over the tensor axis, and changes nothing. Of what is `known`, a segment that stays whole
+    /// is not run, and one that runs in slices once, to see that it still does: else it is looked at anew. Collective where layers
+    /// that are divided run.
     ///
     /// # Errors
     ///
     /// When stages have different widths, or the model does not run on this batch.
-    pub(crate) fn look(&self, batch: &M::Batch) -> Result<DiscoveredModel> {
+    pub(crate) fn look(&self, batch: &M::Batch, known: Option<&[SplitFinding]>) -> Result<DiscoveredModel> {
         let Self { model, builder, plan, place } = self;
         if plan.mesh.is_bridged() {
             return Err(Error::invalid(
@@ -127,20 +129,20 @@ impl<M: Model> LazyModel<M> {
             ));
         }
         let ranks = place.context().tensor().size();
-        let look = || findings(model, plan, (place.context(), place.device()), batch, ranks);
+        let look = || findings(model, plan, (place.context(), place.device()), batch, (ranks, known));
         let mut findings = quiet::quietly(|| epl_comm::catch(look))??;
         cut_alike(builder.parameters(), &mut findings, SliceOf { rank: 0, ranks });
         Ok(DiscoveredModel::of(plan, builder.parameters(), findings))
     }
 }
 
-/// What is found of each segment, for so many ranks. Collective where layers that are divided run.
+/// What is found of each segment, for so many ranks, or what is known and still so. Collective where layers that are divided run.
 fn findings<M: Model>(
     model: &M,
     plan: &Plan,
     (context, device): (&Context, &Device),
     batch: &M::Batch,
-    ranks: usize,
+    (ranks, known): (usize, Option<&[SplitFinding]>),
 ) -> Result<Vec<SplitFinding>> {
     let carries = Carries::of(model, plan, (context, device), batch)?;
     let in_f64 = model.batch_tensors().in_half(batch, HalfPrecision::in_f64());
@@ -150,6 +152,10 @@ fn findings<M: Model>(
         let refused = refused.or_else(|| carries.loss_reads(segment, model, plan, batch));
         if let Some(why) = refused {
             return SplitFinding::Whole(why);
+        }
+        let known = known.map(|known| &known[segment]);
+        if let Some(SplitFinding::Whole(why)) = known {
+            return SplitFinding::Whole(why.clone());
         }
         // Layers that draw for the samples do so in training alone, and are told from others by that they ask.
         context.begin(Pass { step: 0, training: true, samples: [].into(), empty: false });
@@ -163,7 +169,12 @@ fn findings<M: Model>(
             batch: in_f64.as_ref().unwrap_or(batch),
             enters: carries.entering(segment),
         };
-        judged(&subject, ranks).map_or_else(SplitFinding::Whole, SplitFinding::Split)
+        match known {
+            Some(SplitFinding::Split(split)) if is_confirmed(&subject, split, ranks) => {
+                SplitFinding::Split(split.clone())
+            }
+            _ => judged(&subject, ranks).map_or_else(SplitFinding::Whole, SplitFinding::Split),
+        }
     };
     let findings = (0..plan.segments.len()).map(finding).collect();
     context.begin(Pass { step: 0, training: false, samples: [].into(), empty: false });
