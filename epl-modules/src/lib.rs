@@ -10,7 +10,7 @@
 //!
 //! | layer | what a rank of the tensor axis holds |
 //! |---|---|
-//! | [`Dropout`], [`DropPath`], [`Activation`], [`softcap()`] | nothing |
+//! | [`Dropout`], [`DropPath`], [`Activation`], [`softcap()`], [`residual()`] | nothing |
 //! | [`RmsNorm`], [`LayerNorm`], [`Norm`], [`SyncBatchNorm`], [`ReplicatedLinear`], [`ReplicatedConv2d`] | the whole |
 //! | [`SplitLinear`] | columns, or rows |
 //! | [`SplitConv2d`] | output channels, or input channels |
@@ -40,6 +40,7 @@
 //! | [`Activation`], [`softcap()`] | | that of the input | all |
 //! | [`MultiHeadAttention`] | half, norms and scales of heads f32 | half | norms, cosines, rotation by positions, each rounded once; scale, softcap, bias, masks, softmax, dropout; not q kᵀ and the product with v |
 //! | [`RelativeBias`], [`WindowBias`] | f32 | f32 | all; attention takes a bias of any type |
+//! | [`residual()`] | | that of the input | each sum, rounded once |
 //! | [`ParallelMlp`] | half | half | as its parts |
 //! | [`Moe`] | experts half, router f32 | that of the input | logits, probabilities, both losses, the weighted sum of experts, on the host the sums over a token's experts in the gradient; not their products |
 //! | [`TransformerLayer`] | as its parts | half | as its parts |
@@ -89,6 +90,7 @@ pub mod activation;
 pub mod softcap;
 pub mod dropout;
 mod drop_path;
+mod residual;
 pub mod norm;
 pub mod linear;
 pub mod conv;
@@ -127,6 +129,7 @@ pub use norm::{
     BatchStatistics, LayerNorm, LayerNormConfig, Norm, NormConfig, NormKind, RmsNorm, RmsNormConfig, SyncBatchNorm,
     SyncBatchNormConfig,
 };
+pub use residual::residual;
 pub use softcap::softcap;
 pub use top_k::{split_equal, split_in_top_k, split_top_k};
 pub use transformer::{

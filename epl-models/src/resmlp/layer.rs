@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::Tensor;
 use epl_core::Place;
 use epl_core::model::precision::in_wide;
-use epl_modules::{DropPath, DropPathConfig, ParallelMlp, ReplicatedLinear};
+use epl_modules::{DropPath, DropPathConfig, ParallelMlp, ReplicatedLinear, residual};
 
 use super::affine::Affine;
 use super::config::ResMlpConfig;
@@ -56,10 +56,14 @@ impl ResMlpLayer {
     ///
     /// - hidden and output: `[rows, patches, d_model]`
     pub fn forward(&self, hidden: Tensor<3>) -> Tensor<3> {
-        let across = self.patches.forward(self.patch_norm.forward(hidden.clone()).swap_dims(1, 2)).swap_dims(1, 2);
-        let hidden = hidden + self.kept(across, &self.patch_scale);
-        let inside = self.channels.forward(self.channel_norm.forward(hidden.clone()));
-        hidden + self.kept(inside, &self.channel_scale)
+        let hidden = residual(hidden, |hidden| {
+            let across = self.patches.forward(self.patch_norm.forward(hidden).swap_dims(1, 2)).swap_dims(1, 2);
+            self.kept(across, &self.patch_scale)
+        });
+        residual(hidden, |hidden| {
+            let inside = self.channels.forward(self.channel_norm.forward(hidden));
+            self.kept(inside, &self.channel_scale)
+        })
     }
 
     /// A part's output, scaled; zeros for the samples that drop it.

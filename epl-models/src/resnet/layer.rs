@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use epl_core::Place;
-use epl_modules::Activation;
+use epl_modules::{Activation, residual};
 
 use super::config::{REDUCTION, ResNetConfig, ResNetLayer};
 use super::conv_norm::{ConvNorm, Window};
@@ -50,15 +50,16 @@ impl ResidualLayer {
     /// - output: `[rows, output channels, height, width]`, divided by the stride and rounded up
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let last = self.parts.len() - 1;
-        let parts = self.parts.iter().enumerate();
-        let hidden = parts.fold(input.clone(), |hidden, (index, part)| match part.forward(hidden) {
-            hidden if index < last => Activation::Relu.forward(hidden),
-            hidden => hidden,
-        });
-        let residual = match &self.shortcut {
-            Some(shortcut) => shortcut.forward(input),
-            None => input,
+        let parts = |input| {
+            let parts = self.parts.iter().enumerate();
+            parts.fold(input, |hidden, (index, part)| match part.forward(hidden) {
+                hidden if index < last => Activation::Relu.forward(hidden),
+                hidden => hidden,
+            })
         };
-        Activation::Relu.forward(hidden + residual)
+        Activation::Relu.forward(match &self.shortcut {
+            Some(shortcut) => shortcut.forward(input.clone()) + parts(input),
+            None => residual(input, parts),
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! Scaled dot-product attention as one node of the graph.
 //!
-//! In host memory backward keeps what went in, which any would need. Elsewhere it keeps one matrix of weights, the mask of dropout
+//! In host memory backward keeps what went in, which any would need, and of short sequences the weights. Elsewhere it keeps one matrix of weights, the mask of dropout
 //! and the slopes of a softcap, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
 //! and the weights twice.
 
@@ -53,7 +53,7 @@ struct Saved {
 }
 
 enum Kept {
-    Host(Box<Weighing>),
+    Host(Box<Weighing>, Option<Tensor<1>>),
     /// The inputs have no bias then, of which the number and the type is kept; the first part of the scale is in the query.
     Elsewhere {
         weights: Box<SavedWeights>,
@@ -66,11 +66,11 @@ enum Kept {
 
 fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
     if is_host(&inputs.query.device()) {
-        let output = match inputs.query.dtype() {
+        let (output, weights) = match inputs.query.dtype() {
             DType::F64 => on_host::forward::<f64>(&inputs, &weighing),
             _ => on_host::forward::<f32>(&inputs, &weighing),
         };
-        return (output, Saved { inputs, kept: Kept::Host(Box::new(weighing)) });
+        return (output, Saved { inputs, kept: Kept::Host(Box::new(weighing), weights) });
     }
     forward_tensors(inputs, &weighing)
 }
@@ -105,10 +105,10 @@ impl Saved {
         let (weights, scale, bias) = match kept {
             Kept::Elsewhere { weights, scale, bias } => (weights, scale, bias),
             Kept::Nothing => return inputs.zeros(asks_bias),
-            Kept::Host(weighing) => {
+            Kept::Host(weighing, weights) => {
                 return match grad.dtype() {
-                    DType::F64 => on_host::backward::<f64>(&inputs, &weighing, grad, asks_bias),
-                    _ => on_host::backward::<f32>(&inputs, &weighing, grad, asks_bias),
+                    DType::F64 => on_host::backward::<f64>(&inputs, (&weighing, weights), grad, asks_bias),
+                    _ => on_host::backward::<f32>(&inputs, (&weighing, weights), grad, asks_bias),
                 };
             }
         };

@@ -18,7 +18,9 @@ use burn::tensor::Tensor;
 use epl_comm::count_work;
 
 use super::window::Window;
-use crate::host::product::{Matrix, Product, product, row_by_row, transpose_into};
+use crate::host::matrix::Matrix;
+use crate::host::product::{Product, product};
+use crate::host::transpose::{row_by_row, transpose_into};
 use crate::host::unwritten::{Unwritten, written};
 use crate::host::{self, HostFloat, Real, View, column_sums, host_float};
 use crate::linear::weighted;

@@ -13,6 +13,8 @@
 //! | `real` | f32 and f64, and their functions |
 //! | `unwritten` | memory that has no values yet |
 //! | `rows` | sums along rows; tasks of some rows |
+//! | `matrix` | matrices to read, and to write |
+//! | `transpose` | a matrix row by row whose columns lie behind each other |
 //! | `product` | products of matrices |
 //! | `scatter` | rows added up by index, and back |
 //! | `view` | the elements of a tensor, to read or to overwrite |
@@ -21,11 +23,13 @@ mod kernel;
 mod real;
 pub(crate) mod unwritten;
 mod rows;
+pub(crate) mod matrix;
+pub(crate) mod transpose;
 pub(crate) mod product;
 mod scatter;
 mod view;
 
-pub(crate) use kernel::{ProductType, product_type};
+pub(crate) use kernel::{ProductElement, ProductType, product_type};
 pub(crate) use real::{HostFloat, Real, host_float};
 pub(crate) use rows::{
     both, column_sums, dot, each, for_blocks, for_blocks2, map_blocks, map_rows, map_sum, max_of, new_blocks,

@@ -9,160 +9,17 @@
 //! cut it, and adds in another order only where a product has few rows and few columns: a result has the same bits on any number of
 //! threads.
 
-use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
 use burn::tensor::{bf16, f16};
 use multiversion::multiversion;
 
 use super::kernel::{LEAST, Problem, ProductElement};
+use super::matrix::{Matrix, Output};
 use super::real::Real;
-use super::rows::{each, for_blocks, rows_a_task, sum_of};
-use super::unwritten::{Unwritten, to_write, written};
-
-/// A matrix to read: element `[row, column]` is at `row * strides[0] + column * strides[1]`.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix<'a, T> {
-    values: &'a [T],
-    sizes: [usize; 2],
-    strides: [usize; 2],
-}
-
-impl<'a, T> Matrix<'a, T> {
-    /// Rows that lie behind each other.
-    pub(crate) fn new(values: &'a [T], sizes: [usize; 2]) -> Self {
-        assert_eq!(values.len(), sizes[0] * sizes[1], "all elements are the matrix's");
-        Self::strided(values, sizes, [sizes[1], 1])
-    }
-
-    pub(super) fn strided(values: &'a [T], sizes: [usize; 2], strides: [usize; 2]) -> Self {
-        let [rows, columns] = sizes;
-        let last = |size: usize, stride: usize| size.saturating_sub(1) * stride;
-        let end = last(rows, strides[0]) + last(columns, strides[1]);
-        assert!(rows == 0 || columns == 0 || end < values.len(), "a matrix lies in its memory");
-        Self { values, sizes, strides }
-    }
-
-    /// Rows and columns.
-    pub(crate) fn sizes(&self) -> [usize; 2] {
-        self.sizes
-    }
-
-    pub(crate) fn transposed(self) -> Self {
-        let ([rows, columns], [row, column]) = (self.sizes, self.strides);
-        Self { values: self.values, sizes: [columns, rows], strides: [column, row] }
-    }
-
-    /// `count` rows from the first one.
-    pub(crate) fn rows(self, first: usize, count: usize) -> Self {
-        self.narrow(0, first, count)
-    }
-
-    /// `count` columns from the first one.
-    pub(crate) fn columns(self, first: usize, count: usize) -> Self {
-        self.narrow(1, first, count)
-    }
-
-    /// Whether the elements of a row lie behind each other.
-    pub(crate) fn has_rows(&self) -> bool {
-        self.strides[1] == 1
-    }
-
-    /// A row, where its elements lie behind each other.
-    pub(crate) fn row(self, index: usize) -> &'a [T] {
-        assert!(self.has_rows(), "the elements of a row lie behind each other");
-        &self.values[index * self.strides[0]..][..self.sizes[1]]
-    }
-
-    /// `count` rows (dim 0) or columns (dim 1) from the first one.
-    fn narrow(self, dim: usize, first: usize, count: usize) -> Self {
-        assert!(first + count <= self.sizes[dim], "a part of the matrix");
-        let mut sizes = self.sizes;
-        sizes[dim] = count;
-        let skipped = (first * self.strides[dim]).min(self.values.len());
-        Self { values: &self.values[skipped..], sizes, strides: self.strides }
-    }
-
-    /// A column, where its elements lie behind each other.
-    fn column(self, index: usize) -> &'a [T] {
-        assert_eq!(self.strides[0], 1, "the elements of a column lie behind each other");
-        &self.values[index * self.strides[1]..][..self.sizes[0]]
-    }
-}
-
-/// A matrix to write, or a part of one: the rows are contiguous.
-pub(crate) struct Output<'a, T> {
-    start: *mut T,
-    sizes: [usize; 2],
-    stride: usize,
-    memory: PhantomData<&'a mut [MaybeUninit<T>]>,
-}
-
-// SAFETY: an output alone reaches the elements that are its own.
-unsafe impl<T: Send> Send for Output<'_, T> {}
-
-/// The matrices of `rows` by `columns` that lie interleaved in memory of `[outer, rows, inner, columns]`, such as the heads of
-/// what a linear layer gave: for each of `outer` those of `inner`.
-pub(crate) fn interleaved<T>(
-    memory: &mut [MaybeUninit<T>],
-    [outer, rows, inner, columns]: [usize; 4],
-) -> Vec<Output<'_, T>> {
-    assert_eq!(memory.len(), outer * rows * inner * columns, "all elements are of some matrix");
-    let start = memory.as_mut_ptr().cast::<T>();
-    let of = |index: usize| Output {
-        start: start.wrapping_add((index / inner * rows * inner + index % inner) * columns),
-        sizes: [rows, columns],
-        stride: inner * columns,
-        memory: PhantomData,
-    };
-    (0..outer * inner).map(of).collect()
-}
-
-impl<'a, T> Output<'a, T> {
-    /// All of this memory.
-    fn whole(memory: &'a mut [MaybeUninit<T>], sizes: [usize; 2]) -> Self {
-        assert_eq!(memory.len(), sizes[0] * sizes[1], "as many elements as the result has");
-        Self { start: memory.as_mut_ptr().cast::<T>(), sizes, stride: sizes[1], memory: PhantomData }
-    }
-
-    /// All of what is written already.
-    fn over(values: &'a mut [T], sizes: [usize; 2]) -> Self {
-        // SAFETY: nothing but values is written.
-        Self::whole(unsafe { to_write(values) }, sizes)
-    }
-
-    /// Sets all elements.
-    pub(crate) fn fill(self, value: T)
-    where
-        T: Copy,
-    {
-        for row in 0..self.sizes[0] {
-            for column in 0..self.sizes[1] {
-                // SAFETY: the element is one of this output's, and is only written.
-                unsafe { self.start.wrapping_add(row * self.stride + column).write(value) };
-            }
-        }
-    }
-
-    /// `count` rows from the first one.
-    pub(crate) fn rows(&mut self, first: usize, count: usize) -> Output<'_, T> {
-        assert!(first + count <= self.sizes[0], "a part of the matrix");
-        let start = self.start.wrapping_add(first * self.stride);
-        Output { start, sizes: [count, self.sizes[1]], stride: self.stride, memory: PhantomData }
-    }
-
-    /// The part before `at` of dim 0 or 1, and the rest.
-    pub(crate) fn split(self, dim: usize, at: usize) -> [Self; 2] {
-        assert!(at <= self.sizes[dim]);
-        let [mut before, mut rest] = [self.sizes; 2];
-        before[dim] = at;
-        rest[dim] -= at;
-        let skipped = if dim == 0 { at * self.stride } else { at };
-        let start = self.start.wrapping_add(skipped);
-        let part = |start, sizes| Self { start, sizes, stride: self.stride, memory: PhantomData };
-        [part(self.start, before), part(start, rest)]
-    }
-}
+use super::rows::{each, sum_of};
+use super::transpose::transpose_into;
+use super::unwritten::{Unwritten, written};
 
 /// A product of two matrices, to be written somewhere.
 #[derive(Clone, Copy)]
@@ -470,76 +327,6 @@ fn dots<T: Real>(output: Output<'_, T>, Product { a, b, row, adds }: Product<T>)
             // SAFETY: the element is one of the output's, which is read only where it was written before.
             unsafe { out.write(if adds { out.read() + sum } else { sum }) };
         }
-    }
-}
-
-/// The rows of a matrix whose columns are contiguous behind each other, on the threads of the current pool.
-pub(crate) fn row_by_row<T: Real>(from: Matrix<T>) -> Vec<T> {
-    let mut rows = Unwritten::new(from.sizes.into_iter().product());
-    transpose_into(from, rows.memory(), rayon::current_num_threads());
-    // SAFETY: all of them were written.
-    unsafe { rows.written() }
-}
-
-/// Writes the rows of a matrix whose columns are contiguous behind each other: on one thread, or on all of the pool.
-pub(crate) fn transpose_into<'o, T: Real>(
-    from: Matrix<T>,
-    to: &'o mut [MaybeUninit<T>],
-    threads: usize,
-) -> &'o mut [T] {
-    assert_eq!(to.len(), from.sizes[0] * from.sizes[1], "all of it is written");
-    if !to.is_empty() {
-        transpose(from, to, threads);
-    }
-    // SAFETY: it was written, row by row.
-    unsafe { written(to) }
-}
-
-fn transpose<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>], threads: usize) {
-    assert!(from.strides[0] == 1 || from.sizes[0] <= 1, "the elements of a column lie behind each other");
-    let columns = from.sizes[1];
-    // Bands of whole tiles, about as much as a task should be.
-    let band = if threads == 1 { from.sizes[0] } else { (rows_a_task(columns) / TILE).max(1) * TILE };
-    for_blocks(to, band * columns, |index, to| {
-        transpose_band(from.narrow(0, index * band, to.len() / columns), to);
-    });
-}
-
-/// Rows that are transposed together: a few lines of the cache of each column.
-const TILE: usize = 64;
-
-#[multiversion(targets = "simd")]
-fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>]) {
-    let ([rows, columns], stride) = (from.sizes, from.strides[1]);
-    let whole = [rows, columns].map(|size| size - size % SIDE);
-    for band in (0..whole[0]).step_by(TILE) {
-        for left in (0..whole[1]).step_by(SIDE) {
-            for top in (band..(band + TILE).min(whole[0])).step_by(SIDE) {
-                let from = &from.values[left * stride + top..];
-                transpose_tile(from, stride, &mut to[top * columns + left..], columns);
-            }
-        }
-    }
-    for row in 0..rows {
-        let first = if row < whole[0] { whole[1] } else { 0 };
-        for column in first..columns {
-            to[row * columns + column].write(from.values[column * stride + row]);
-        }
-    }
-}
-
-/// The sides of what is transposed in registers.
-const SIDE: usize = 8;
-
-#[inline(always)]
-fn transpose_tile<T: Real>(from: &[T], from_stride: usize, to: &mut [MaybeUninit<T>], to_stride: usize) {
-    let mut tile = [[T::ZERO; SIDE]; SIDE];
-    for (index, row) in tile.iter_mut().enumerate() {
-        row.copy_from_slice(&from[index * from_stride..][..SIDE]);
-    }
-    for column in 0..SIDE {
-        let transposed: [_; SIDE] = core::array::from_fn(|row| MaybeUninit::new(tile[row][column]));
-        to[column * to_stride..][..SIDE].copy_from_slice(&transposed);
     }
 }
 

@@ -6,7 +6,7 @@ use burn::backend::{Flex, tensor::FloatTensor};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::kernel::ProductElement;
-use super::product::Matrix;
+use super::matrix::Matrix;
 
 /// A tensor's elements to read, in row-major order. Nothing is copied if they already lie so.
 pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);

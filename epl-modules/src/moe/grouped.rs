@@ -3,7 +3,8 @@
 use burn::tensor::Tensor;
 use epl_comm::{count_work, custom_vjp_needed};
 
-use crate::host::product::{Matrix, Multiply, multiply_all, product};
+use crate::host::matrix::Matrix;
+use crate::host::product::{Multiply, multiply_all, product};
 use crate::host::{self, View};
 
 /// The rows of each group times the group's matrix, without padding. A group without a row costs nothing, and the gradient of

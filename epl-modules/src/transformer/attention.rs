@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
-use super::residual::{Frame, NormOrder};
+use super::frame::{Frame, NormOrder};
 use crate::attention::{AttentionCache, AttentionInput, MultiHeadAttention, Windows};
 use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
@@ -59,7 +59,7 @@ impl AttentionPart {
             dropout: &self.dropout,
             drop_path: &self.drop_path,
         };
-        frame.residual(hidden, |states| {
+        frame.around(hidden, |states| {
             let states = match cache {
                 Some(cache) => self.heads.forward_cache(input(states), cache),
                 None => self.heads.forward(input(states)),

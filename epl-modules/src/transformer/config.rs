@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::nn::Initializer;
 use epl_core::Place;
 
-use super::residual::NormOrder;
+use super::frame::NormOrder;
 use crate::activation::Activation;
 use crate::attention::{MultiHeadAttentionConfig, RotaryConfig};
 use crate::mlp::ParallelMlpConfig;

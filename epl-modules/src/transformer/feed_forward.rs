@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use epl_core::Place;
 
 use super::config::TransformerLayerConfig;
-use super::residual::{Frame, NormOrder};
+use super::frame::{Frame, NormOrder};
 use crate::drop_path::{DropPath, DropPathConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::mlp::ParallelMlp;
@@ -74,7 +74,7 @@ impl FeedForwardPart {
             dropout: &self.dropout,
             drop_path: &self.drop_path,
         };
-        let hidden = frame.residual(hidden, network);
+        let hidden = frame.around(hidden, network);
         (hidden, losses)
     }
 }

@@ -8,8 +8,8 @@ use super::attention::AttentionPart;
 use super::cache::TransformerCache;
 use super::config::TransformerLayerConfig;
 use super::feed_forward::FeedForwardPart;
+use super::frame::NormOrder;
 use super::input::{TransformerInput, routed_tokens};
-use super::residual::NormOrder;
 use crate::invalid::refuse;
 use crate::moe::RouterLosses;
 

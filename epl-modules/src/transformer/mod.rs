@@ -10,7 +10,7 @@
 //! ```
 
 mod config;
-mod residual;
+mod frame;
 mod attention;
 mod feed_forward;
 mod input;
@@ -21,6 +21,6 @@ pub use attention::AttentionPart;
 pub use cache::TransformerCache;
 pub use config::{LayerExpertsConfig, TransformerLayerConfig};
 pub use feed_forward::FeedForwardPart;
+pub use frame::NormOrder;
 pub use input::TransformerInput;
 pub use layer::{TransformerLayer, TransformerOutput};
-pub use residual::NormOrder;

@@ -11,9 +11,11 @@ use super::softmax::Softmax;
 use crate::attention::heads::Inputs;
 use crate::attention::weighing::Weighing;
 use crate::dropout::Mask;
-use crate::host::product::{Matrix, Output, WORTH_A_THREAD, product, transpose_into};
+use crate::host::matrix::{Matrix, Output};
+use crate::host::product::{WORTH_A_THREAD, product};
+use crate::host::transpose::transpose_into;
 use crate::host::unwritten::written;
-use crate::host::{Real, View};
+use crate::host::{Real, View, zeroed};
 
 /// From so many queries on a part transposes the keys of its head once, for all of them; in backward the values, too. A head's
 /// keys are in the core's cache, so that pays with fewer rows than where a whole weight is transposed.
@@ -67,6 +69,8 @@ pub(super) struct PartTask<'a, T> {
     /// All rows of the head, of this part alone.
     pub key: Output<'a, T>,
     pub value: Output<'a, T>,
+    /// The part's weights, where forward has kept them.
+    pub weights: Option<&'a mut [T]>,
 }
 
 impl<'a, T: Real> Call<'a, T> {
@@ -142,65 +146,119 @@ impl<'a, T: Real> Call<'a, T> {
         }
     }
 
-    /// The rows of the output that are a part's.
-    pub fn forward(&self, part: &Part, mut output: Output<'_, T>) {
+    /// The rows of the output that are a part's. Where there is room for the part's rows of all keys, the weights are kept there, those
+    /// of a block behind each other.
+    pub fn forward(&self, part: &Part, mut output: Output<'_, T>, mut room: Option<&mut [MaybeUninit<T>]>) {
         self.with_transposed(part, self.key[part.head], |keys| {
             for block in self.cut.blocks(part) {
-                let Block { head, first, queries, first_key, keys: seen } = block;
-                T::with_scratch(queries * seen, |weights| {
-                    let weights = self.weigh(block, keys, weights, &mut []);
-                    self.apply_dropout(block, weights);
-                    let weights = Matrix::new(&*weights, [queries, seen]);
-                    let rows = output.rows(first - part.queries.start, queries);
-                    product(weights, self.value[head].rows(first_key, seen)).write_to(rows, 1);
+                let Block { first, queries, keys: seen, .. } = block;
+                let (in_part, length) = (first - part.queries.start, queries * seen);
+                let rows = output.rows(in_part, queries);
+                let room = room.as_deref_mut().map(|room| {
+                    let (own, rest) = room[self.cut.kept(in_part, queries)].split_at_mut(length);
+                    zeroed(rest);
+                    own
                 });
+                match room {
+                    Some(room) if self.dropout.is_none() => {
+                        self.weighted(block, self.weigh(block, keys, room, &mut []), rows);
+                    }
+                    room => T::with_scratch(length, |scratch| {
+                        let weights = self.weigh(block, keys, scratch, &mut []);
+                        if let Some(room) = room {
+                            room.write_copy_of_slice(weights);
+                        }
+                        self.apply_dropout(block, weights);
+                        self.weighted(block, weights, rows);
+                    }),
+                }
             }
         });
     }
 
+    /// The weighted sums of a block's values.
+    fn weighted(&self, block: Block, weights: &[T], output: Output<'_, T>) {
+        let weights = Matrix::new(weights, [block.queries, block.keys]);
+        product(weights, self.value[block.head].rows(block.first_key, block.keys)).write_to(output, 1);
+    }
+
     /// The gradients that a part gives.
     pub fn backward(&self, task: PartTask<'_, T>, grad: Matrix<'_, T>, mut of_bias: Option<&mut [T]>) {
-        let PartTask { part, mut query, mut key, mut value } = task;
-        let (head, keys) = (part.head, self.cut.shape[3]);
-        self.with_transposed(&part, self.key[head], |transposed_keys| {
-            self.with_transposed(&part, self.value[head], |transposed_values| {
-                for (index, block) in self.cut.blocks(&part).enumerate() {
-                    let Block { first, queries, first_key, keys: seen, .. } = block;
-                    let (grad, length) = (grad.rows(first, queries), queries * seen);
-                    let in_part = first - part.queries.start;
-                    let slopes = if self.softmax.softcap.is_some() { length } else { 0 };
-                    T::with_scratch(2 * length + slopes, |all| {
-                        let (weights, rest) = all.split_at_mut(length);
-                        let (scores, slopes) = rest.split_at_mut(length);
-                        let weights = self.weigh(block, transposed_keys, weights, slopes);
-                        // SAFETY: the softmax has written all of them, where it has a softcap; else there is none.
-                        let slopes = unsafe { written(slopes) };
-                        let scores = product(grad, transposed_values.columns(first_key, seen)).write(scores, 1);
-                        self.apply_dropout(block, scores);
-                        let of_bias = of_bias.as_mut().map(|rows| &mut rows[in_part * keys..][..queries * keys]);
-                        self.softmax.backward(block, [weights, slopes], scores, of_bias);
-                        self.apply_dropout(block, weights);
-                        let [weights, scores] = [weights, scores].map(|x| Matrix::new(&*x, [queries, seen]));
-                        product(scores, self.key[head].rows(first_key, seen)).write_to(query.rows(in_part, queries), 1);
-                        let of_key = product(scores.transposed(), self.query[head].rows(first, queries));
-                        let of_value = product(weights.transposed(), grad);
-                        if index == 0 {
-                            of_key.write_to(key.rows(first_key, seen), 1);
-                            of_value.write_to(value.rows(first_key, seen), 1);
-                            // What no query of this block sees.
-                            for (first, unseen) in [(0, first_key), (first_key + seen, keys - first_key - seen)] {
-                                key.rows(first, unseen).fill(T::ZERO);
-                                value.rows(first, unseen).fill(T::ZERO);
-                            }
-                        } else {
-                            // SAFETY: the first block has written all rows.
-                            unsafe { of_key.add_to_written(key.rows(first_key, seen), 1) };
-                            // SAFETY: the same.
-                            unsafe { of_value.add_to_written(value.rows(first_key, seen), 1) };
-                        }
+        let PartTask { part, query, key, value, weights } = task;
+        let keys = self.cut.shape[3];
+        let mut grads = PartGrads { query, key, value };
+        self.with_transposed(&part, self.value[part.head], |values| {
+            let mut block = |index: usize, block: Block, [weights, slopes]: [&mut [T]; 2]| {
+                let in_part = block.first - part.queries.start;
+                let of_bias = of_bias.as_mut().map(|rows| &mut rows[in_part * keys..][..block.queries * keys]);
+                let place = (index == 0, in_part);
+                self.block_backward((block, place), [weights, slopes], (values, grad), &mut grads, of_bias);
+            };
+            let blocks = self.cut.blocks(&part).enumerate();
+            match weights {
+                Some(weights) => blocks.for_each(|(index, own)| {
+                    let kept = self.cut.kept(own.first - part.queries.start, own.queries);
+                    block(index, own, [&mut weights[kept][..own.queries * own.keys], &mut []]);
+                }),
+                None => self.with_transposed(&part, self.key[part.head], |keys| {
+                    blocks.for_each(|(index, own)| {
+                        let length = own.queries * own.keys;
+                        let slopes = if self.softmax.softcap.is_some() { length } else { 0 };
+                        T::with_scratch(length + slopes, |scratch| {
+                            let (weights, slopes) = scratch.split_at_mut(length);
+                            let weights = self.weigh(own, keys, weights, slopes);
+                            // SAFETY: the softmax has written all of them, where it has a softcap; else there is none.
+                            block(index, own, [weights, unsafe { written(slopes) }]);
+                        });
                     });
-                }
-            });
+                }),
+            }
         });
     }
+
+    /// The gradients that a block gives, which are a part's first or are added to what others gave; the values are transposed, and of the
+    /// weights is written over.
+    fn block_backward(
+        &self,
+        (block, (is_first, in_part)): (Block, (bool, usize)),
+        [weights, slopes]: [&mut [T]; 2],
+        (values, grad): (Matrix<'_, T>, Matrix<'_, T>),
+        grads: &mut PartGrads<'_, T>,
+        of_bias: Option<&mut [T]>,
+    ) {
+        let Block { head, first, queries, first_key, keys: seen } = block;
+        let (grad, keys) = (grad.rows(first, queries), self.cut.shape[3]);
+        T::with_scratch(queries * seen, |scores| {
+            let scores = product(grad, values.columns(first_key, seen)).write(scores, 1);
+            self.apply_dropout(block, scores);
+            self.softmax.backward(block, [&*weights, &*slopes], scores, of_bias);
+            self.apply_dropout(block, weights);
+            let [weights, scores] = [&*weights, &*scores].map(|x| Matrix::new(x, [queries, seen]));
+            let of_query = product(scores, self.key[head].rows(first_key, seen));
+            of_query.write_to(grads.query.rows(in_part, queries), 1);
+            let of_key = product(scores.transposed(), self.query[head].rows(first, queries));
+            let of_value = product(weights.transposed(), grad);
+            if is_first {
+                of_key.write_to(grads.key.rows(first_key, seen), 1);
+                of_value.write_to(grads.value.rows(first_key, seen), 1);
+                // What no query of this block sees.
+                for (first, unseen) in [(0, first_key), (first_key + seen, keys - first_key - seen)] {
+                    grads.key.rows(first, unseen).fill(T::ZERO);
+                    grads.value.rows(first, unseen).fill(T::ZERO);
+                }
+            } else {
+                // SAFETY: the first block has written all rows.
+                unsafe { of_key.add_to_written(grads.key.rows(first_key, seen), 1) };
+                // SAFETY: the same.
+                unsafe { of_value.add_to_written(grads.value.rows(first_key, seen), 1) };
+            }
+        });
+    }
+}
+
+/// Where the gradients of a part go.
+struct PartGrads<'a, T> {
+    query: Output<'a, T>,
+    key: Output<'a, T>,
+    value: Output<'a, T>,
 }

@@ -106,6 +106,12 @@ impl Cut {
         })
     }
 
+    /// Where the weights of so many queries of a part are kept.
+    pub fn kept(&self, first: usize, queries: usize) -> Range<usize> {
+        let keys = self.shape[3];
+        first * keys..(first + queries) * keys
+    }
+
     /// The number of the row of scores of a query among those of all heads.
     pub fn row(&self, block: Block, query: usize) -> usize {
         block.head * self.shape[2] + block.first + query

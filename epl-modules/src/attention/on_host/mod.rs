@@ -10,8 +10,8 @@
 //!           ├────────┤
 //! ```
 //!
-//! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does. Other
-//! than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see,
+//! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does; the weights
+//! it keeps where they are no more bytes than what went in, as of short sequences. Other than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see,
 //! and with a window begin at the first one.
 //!
 //! Heads of queries that share keys and values read the same ones; each has its gradient of them, and those are added up.
@@ -34,14 +34,16 @@ use epl_core::model::precision::cast;
 
 use super::heads::{Gradients, Inputs};
 use super::weighing::Weighing;
-use crate::host::product::{Matrix, Output, interleaved};
+use crate::host::matrix::{Matrix, Output, interleaved};
 use crate::host::unwritten::Unwritten;
-use crate::host::{self, Real, View};
+use crate::host::{self, Owned, Real, View};
 use call::{Call, PartTask, Views};
 use cut::{Groups, Part};
 
 /// See [`attend`](super::scaled_dot_product::attend).
-pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4> {
+///
+/// Beside the output the weights, if they are kept: of each head the rows of its queries.
+pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> (Tensor<4>, Option<Tensor<1>>) {
     let ([batch_size, heads, queries, keys], [_, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
     let views = Views::<T>::new(inputs, weighing);
@@ -49,19 +51,45 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> Tensor<4
     call.count_work([1, 1]);
     let (shape, parts) = ([batch_size, queries, heads, width], call.cut.parts());
     let mut output = Unwritten::<T>::new(shape.into_iter().product());
+    let count = batch_size * heads * queries * keys;
+    let mut kept = keeps_weights::<T>(inputs, weighing).then(|| Unwritten::<T>::new(count));
+    let mut room = kept.as_mut().map(Unwritten::memory);
     let mut tasks = Vec::new();
     for (head, output) in interleaved(output.memory(), shape).into_iter().enumerate() {
-        let rows = split_rows(output, &parts);
-        tasks.extend(parts.iter().zip(rows).map(|(queries, rows)| (Part { head, queries: queries.clone() }, rows)));
+        for (queries, rows) in parts.iter().zip(split_rows(output, &parts)) {
+            let room = split_off(&mut room, queries.len() * keys);
+            tasks.push((Part { head, queries: queries.clone() }, rows, room));
+        }
     }
-    host::each(call.is_worth_it(), tasks, |(part, rows)| call.forward(&part, rows));
+    host::each(call.is_worth_it(), tasks, |(part, rows, room)| call.forward(&part, rows, room));
     // SAFETY: the parts are all rows of all heads, and have written them.
-    let output = unsafe { output.written() };
-    cast(host::tensor(output, shape, &device), dtype).swap_dims(1, 2)
+    let (output, kept) = unsafe { (output.written(), kept.map(|kept| kept.written())) };
+    let output = cast(host::tensor(output, shape, &device), dtype).swap_dims(1, 2);
+    (output, kept.map(|kept| host::tensor(kept, [count], &device)))
+}
+
+/// Whether backward has the weights of forward: where they are no more bytes than queries, keys and values, which it has anyway.
+fn keeps_weights<T: Real>(inputs: &Inputs, weighing: &Weighing) -> bool {
+    let pairs: usize = inputs.pairs().into_iter().product();
+    let of_inputs = [&inputs.query, &inputs.key, &inputs.value].map(|x| x.shape().num_elements() * x.dtype().size());
+    // Of a softcap backward needs the derivatives, too.
+    weighing.softcap.is_none() && pairs * size_of::<T>() <= of_inputs.into_iter().sum()
+}
+
+/// The next so many elements of some memory, if there is any.
+fn split_off<'a, T>(rest: &mut Option<&'a mut [T]>, count: usize) -> Option<&'a mut [T]> {
+    let (own, others) = rest.take()?.split_at_mut(count);
+    *rest = Some(others);
+    Some(own)
 }
 
 /// The gradients of all inputs, that of the bias if it is asked for.
-pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tensor<4>, asks_bias: bool) -> Gradients {
+pub(super) fn backward<T: Real>(
+    inputs: &Inputs,
+    (weighing, kept): (&Weighing, Option<Tensor<1>>),
+    grad: Tensor<4>,
+    asks_bias: bool,
+) -> Gradients {
     let ([batch_size, heads, queries, keys], [depth, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (grad.device(), grad.dtype());
     let bias = inputs.bias.as_ref().filter(|_| asks_bias);
@@ -72,7 +100,8 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
     let grad = View::<T>::of_matrices(cast(grad, T::dtype()));
     let grads: Vec<Matrix<T>> = grad.matrices().collect();
     let call = Call::new([batch_size, heads, queries, keys], inputs.shared(), &views, weighing);
-    call.count_work([3, 2]);
+    call.count_work([if kept.is_some() { 2 } else { 3 }, 2]);
+    let mut kept = kept.map(Owned::<T>::take);
     let parts = call.cut.parts();
 
     // Of each part the gradients of all keys and values, and of each group of sequences that of their bias.
@@ -86,6 +115,7 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
         query: interleaved(query, of_query).into_iter().map(|rows| split_rows(rows, &parts)).collect(),
         key: interleaved(key, of_parts(of_key)),
         value: interleaved(value, of_parts(of_value)),
+        weights: kept.as_mut().map(Owned::slice_mut),
     };
     let groups = match bias {
         Some(_) => Groups::new(batch_size, inputs.biased(), heads * parts.len()),
@@ -123,11 +153,12 @@ pub(super) fn backward<T: Real>(inputs: &Inputs, weighing: &Weighing, grad: Tens
 /// the bias that are the part's.
 type GroupTask<'a, T> = (Vec<PartTask<'a, T>>, Option<&'a mut [T]>);
 
-/// Where the gradients of queries go, by head and part; those of keys, and of values, by part and head.
+/// Where the gradients of queries go, by head and part; those of keys, and of values, by part and head; and the weights that are kept.
 struct Outputs<'a, T> {
     query: Vec<Vec<Output<'a, T>>>,
     key: Vec<Output<'a, T>>,
     value: Vec<Output<'a, T>>,
+    weights: Option<&'a mut [T]>,
 }
 
 /// All tasks.
@@ -136,31 +167,27 @@ fn tasks<'a, T: Real>(
     parts: &[Range<usize>],
     groups: Groups,
     outputs: Outputs<'a, T>,
-    mut of_bias: &'a mut [T],
+    of_bias: &'a mut [T],
 ) -> Vec<GroupTask<'a, T>> {
     let [batch_size, heads, _, keys] = call.cut.shape;
-    let (count, has_bias) = (groups.count(batch_size) * heads, !of_bias.is_empty());
+    let (count, mut of_bias) = (groups.count(batch_size) * heads, (!of_bias.is_empty()).then_some(of_bias));
     let mut tasks: Vec<GroupTask<'a, T>> = Vec::new();
     for _ in 0..count {
         for queries in parts {
-            let rows = has_bias.then(|| {
-                let (rows, rest) = core::mem::take(&mut of_bias).split_at_mut(queries.len() * keys);
-                of_bias = rest;
-                rows
-            });
-            tasks.push((Vec::new(), rows));
+            tasks.push((Vec::new(), split_off(&mut of_bias, queries.len() * keys)));
         }
     }
     let by_head = |outputs: Vec<Output<'a, T>>| {
         let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
         move |part: usize, head: usize| outputs[part * batch_size * heads + head].take().expect("one for each part")
     };
-    let (mut key, mut value) = (by_head(outputs.key), by_head(outputs.value));
+    let (mut key, mut value, mut weights) = (by_head(outputs.key), by_head(outputs.value), outputs.weights);
     for (head, rows) in outputs.query.into_iter().enumerate() {
         let (sequence, of_sequence) = (head / heads, head % heads);
         for (index, (queries, query)) in parts.iter().zip(rows).enumerate() {
             let part = Part { head, queries: queries.clone() };
-            let task = PartTask { part, query, key: key(index, head), value: value(index, head) };
+            let weights = split_off(&mut weights, queries.len() * keys);
+            let task = PartTask { part, query, key: key(index, head), value: value(index, head), weights };
             tasks[(groups.of(sequence) * heads + of_sequence) * parts.len() + index].0.push(task);
         }
     }

@@ -35,28 +35,24 @@ impl<T: Real> Softmax<'_, T> {
         }
     }
 
-    /// The keys of a block that a query sees, and their bias and padding.
-    #[inline(always)]
-    fn adjust(&self, block: Block, query: usize) -> (Range<usize>, [Option<&[T]>; 2]) {
+    /// The bias of a block's queries, of all keys each, and the padding of its keys.
+    fn addends(&self, block: Block) -> [Option<&[T]>; 2] {
         let [_, heads, _, keys] = self.cut.shape;
-        let seen = self.cut.seen(block.first + query);
         let bias = self.bias.map(|bias| {
-            let first = self.cut.row(block, query) * keys % bias.len();
-            &bias[first + seen.start..first + seen.end]
+            let first = self.cut.row(block, 0) * keys % bias.len();
+            &bias[first..first + block.queries * keys]
         });
-        let padding = self.padding.map(|padding| {
-            let first = block.head / heads * keys;
-            &padding[first + seen.start..first + seen.end]
-        });
-        (seen.start - block.first_key..seen.end - block.first_key, [bias, padding])
+        [bias, self.padding.map(|padding| &padding[block.head / heads * keys..][..keys])]
     }
 }
 
 #[multiversion(targets = "simd")]
 fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], slopes: &mut [MaybeUninit<T>]) {
     let mut slopes = slopes.chunks_exact_mut(block.keys);
+    let ([bias, padding], all) = (numbers.addends(block), numbers.cut.shape[3]);
     for (query, row) in scores.chunks_exact_mut(block.keys).enumerate() {
-        let (seen, addends) = numbers.adjust(block, query);
+        let keys = numbers.cut.seen(block.first + query);
+        let seen = keys.start - block.first_key..keys.end - block.first_key;
         let row = only(row, seen.clone(), T::ZERO);
         row.iter_mut().for_each(|x| *x = *x * numbers.scale);
         if let Some(softcap) = numbers.softcap {
@@ -72,7 +68,9 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
                 None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
             }
         }
-        for addend in addends.into_iter().flatten() {
+        let bias = bias.map(|bias| &bias[query * all..][keys.clone()]);
+        let padding = padding.map(|padding| &padding[keys]);
+        for addend in [bias, padding].into_iter().flatten() {
             row.iter_mut().zip(addend).for_each(|(x, addend)| *x += *addend);
         }
         let largest = max_of(row);

@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use epl_comm::custom_vjp;
 use multiversion::multiversion;
 
-use crate::host::product::Matrix;
+use crate::host::matrix::Matrix;
 use crate::host::{self, HostFloat, Owned, Real, View, host_float};
 
 /// What follows the products of a step, as one operation where tensors lie in host memory: it is else a dozen of them, and

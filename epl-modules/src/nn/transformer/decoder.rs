@@ -6,7 +6,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Bool, Tensor};
 use epl_core::Place;
 
-use super::encoder::{Masks, add};
+use super::encoder::Masks;
 use super::feed_forward::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::linear::default_initializer;
@@ -14,6 +14,7 @@ use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use crate::nn::cache::{TensorCache, through};
 use crate::norm::{LayerNorm, LayerNormConfig};
+use crate::residual;
 
 /// Configuration to create a [`TransformerDecoder`] using the [init function](TransformerDecoderConfig::init).
 #[derive(Config, Debug)]
@@ -309,7 +310,7 @@ impl TransformerDecoderLayer {
         input: TransformerDecoderInput,
         cache: Option<&mut TransformerDecoderLayerAutoregressiveCache>,
     ) -> TransformerDecoderInput {
-        let ((own, memory), pwff, [norm_1, norm_2, mut norm_3]) = match cache {
+        let ((own, memory), pwff, [mut norm_1, mut norm_2, mut norm_3]) = match cache {
             Some(cache) => (
                 (Some(&mut cache.self_attn), Some(&mut cache.cross_attn)),
                 Some(&mut cache.pwff),
@@ -317,23 +318,29 @@ impl TransformerDecoderLayer {
             ),
             None => ((None, None), None, [None, None, None]),
         };
-        let x = input.target.clone();
-        let entry = match self.norm_first {
-            true => through(norm_3.take(), x.clone(), |x| self.norm_3.forward(x)),
-            false => x.clone(),
-        };
         let (mask_pad, mask_attn) = input.target_masks.clone();
-        let attended = self.self_attn.forward_context(MhaInput::self_attn(entry).masked(mask_pad, mask_attn), own);
-        let x = add(x, self.dropout.forward(attended));
-        let normal = through(norm_1, x.clone(), |x| self.norm_1.forward(x));
-        let x = if self.norm_first { x } else { normal.clone() };
+        let x = residual(input.target.clone(), |x| {
+            let entry = match self.norm_first {
+                true => through(norm_3.take(), x, |x| self.norm_3.forward(x)),
+                false => x,
+            };
+            let input = MhaInput::self_attn(entry).masked(mask_pad, mask_attn);
+            self.dropout.forward(self.self_attn.forward_context(input, own))
+        });
+        let mut norm_1 = |x| through(norm_1.take(), x, |x| self.norm_1.forward(x));
+        let x = if self.norm_first { x } else { norm_1(x) };
         let (mask_pad, mask_attn) = input.memory_masks.clone();
-        let cross = MhaInput::cross_attn(normal, input.memory.clone()).masked(mask_pad, mask_attn);
-        let x = add(x, self.dropout.forward(self.cross_attn.forward_context(cross, memory)));
-        let normal = through(norm_2, x.clone(), |x| self.norm_2.forward(x));
-        let x = if self.norm_first { x } else { normal.clone() };
-        let fed = through(pwff, normal, |x| self.pwff.forward(x));
-        let x = add(x, self.dropout.forward(fed));
+        let x = residual(x, |x| {
+            let entry = if self.norm_first { norm_1(x) } else { x };
+            let cross = MhaInput::cross_attn(entry, input.memory.clone()).masked(mask_pad, mask_attn);
+            self.dropout.forward(self.cross_attn.forward_context(cross, memory))
+        });
+        let mut norm_2 = |x| through(norm_2.take(), x, |x| self.norm_2.forward(x));
+        let x = if self.norm_first { x } else { norm_2(x) };
+        let x = residual(x, |x| {
+            let entry = if self.norm_first { norm_2(x) } else { x };
+            self.dropout.forward(through(pwff, entry, |x| self.pwff.forward(x)))
+        });
         let target = match self.norm_first {
             true => x,
             false => through(norm_3, x, |x| self.norm_3.forward(x)),

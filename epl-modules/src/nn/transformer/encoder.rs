@@ -13,6 +13,7 @@ use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use crate::nn::cache::{TensorCache, through};
 use crate::norm::{LayerNorm, LayerNormConfig};
+use crate::residual;
 
 /// Configuration to create a [`TransformerEncoder`] using the [init function](TransformerEncoderConfig::init).
 #[derive(Config, Debug)]
@@ -311,33 +312,30 @@ impl TransformerEncoderLayer {
         (mask_pad, mask_attn): Masks,
         cache: Option<&mut TransformerEncoderLayerAutoregressiveCache>,
     ) -> Tensor<3> {
-        let (mha, pwff, norm_1, mut norm_2) = match cache {
+        let (mha, pwff, mut norm_1, mut norm_2) = match cache {
             Some(cache) => {
                 (Some(&mut cache.mha), Some(&mut cache.pwff), Some(&mut cache.norm_1), Some(&mut cache.norm_2))
             }
             None => (None, None, None, None),
         };
-        let entry = match self.norm_first {
-            true => through(norm_2.take(), x.clone(), |x| self.norm_2.forward(x)),
-            false => x.clone(),
-        };
-        let attended = self.mha.forward_context(MhaInput::self_attn(entry).masked(mask_pad, mask_attn), mha);
-        let x = add(x, self.dropout.forward(attended));
-        let normal = through(norm_1, x.clone(), |x| self.norm_1.forward(x));
-        let x = if self.norm_first { x } else { normal.clone() };
-        let fed = through(pwff, normal, |x| self.pwff.forward(x));
-        let x = add(x, self.dropout.forward(fed));
+        let x = residual(x, |x| {
+            let entry = match self.norm_first {
+                true => through(norm_2.take(), x, |x| self.norm_2.forward(x)),
+                false => x,
+            };
+            self.dropout.forward(self.mha.forward_context(MhaInput::self_attn(entry).masked(mask_pad, mask_attn), mha))
+        });
+        let mut norm_1 = |x| through(norm_1.take(), x, |x| self.norm_1.forward(x));
+        let x = if self.norm_first { x } else { norm_1(x) };
+        let x = residual(x, |x| {
+            let entry = if self.norm_first { norm_1(x) } else { x };
+            self.dropout.forward(through(pwff, entry, |x| self.pwff.forward(x)))
+        });
         match self.norm_first {
             true => x,
             false => through(norm_2, x, |x| self.norm_2.forward(x)),
         }
     }
-}
-
-/// What a part adds, in the type of what it is added to.
-pub(super) fn add(x: Tensor<3>, part: Tensor<3>) -> Tensor<3> {
-    let dtype = x.dtype();
-    x + part.cast(dtype)
 }
 
 /// What one layer keeps between the steps of generation.

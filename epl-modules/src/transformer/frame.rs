@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use crate::drop_path::DropPath;
 use crate::dropout::Dropout;
 use crate::norm::Norm;
+use crate::residual;
 
 /// Where the norm of a residual part stands.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -37,21 +38,20 @@ impl Frame<'_> {
     /// # Shapes
     ///
     /// - x, output, input and output of `f`: `[batch_size, positions, d_model]`
-    pub fn residual(self, x: Tensor<3>, f: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
+    pub fn around(self, x: Tensor<3>, f: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
         let Self { order, norm, output_norm, dropout, drop_path } = self;
         let added = |output: Tensor<3>| drop_path.forward(dropout.forward(output));
         match order {
-            NormOrder::Pre => x.clone() + added(f(norm.forward(x))),
-            NormOrder::Post => norm.forward(x.clone() + added(f(x))),
-            NormOrder::PostResidual => x.clone() + drop_path.forward(norm.forward(dropout.forward(f(x)))),
-            NormOrder::Sandwich => {
-                let output = f(norm.forward(x.clone()));
-                let output = match output_norm {
+            NormOrder::Pre => residual(x, |x| added(f(norm.forward(x)))),
+            NormOrder::Post => norm.forward(residual(x, |x| added(f(x)))),
+            NormOrder::PostResidual => residual(x, |x| drop_path.forward(norm.forward(dropout.forward(f(x))))),
+            NormOrder::Sandwich => residual(x, |x| {
+                let output = f(norm.forward(x));
+                added(match output_norm {
                     Some(norm) => norm.forward(output),
                     None => output,
-                };
-                x + added(output)
-            }
+                })
+            }),
         }
     }
 }
