@@ -8,6 +8,7 @@ use super::inputs::VjpInputs;
 use super::operations::{OperationPhase, count_bytes, timed};
 use super::step::{ForwardFn, Forwarded, attach};
 use crate::error::{Error, Result, unwind};
+use crate::host::awake::keep_awake;
 
 /// Makes a differentiable operation of a forward function and its vector-Jacobian product.
 ///
@@ -66,6 +67,7 @@ where
     let forward = move |inputs: [DispatchTensor; N]| {
         timed(name, OperationPhase::Forward, || {
             count_bytes(inputs.iter());
+            keep_awake_beside(&inputs[0]);
             let (output, saved) = forward(I::from_array(inputs));
             let output = output.into_dispatch();
             count_bytes([&output].into_iter());
@@ -80,6 +82,7 @@ where
         let backward = move |gradient: DispatchTensor, needed| {
             timed(name, OperationPhase::Backward, || {
                 count_bytes([&gradient].into_iter());
+                keep_awake_beside(&gradient);
                 let gradients = I::gradients(backward(saved, Tensor::from_dispatch(gradient), needed));
                 count_bytes(gradients.iter().flatten());
                 gradients
@@ -88,6 +91,21 @@ where
         (Tensor::<O>::from_dispatch(output).inner().into_dispatch(), Box::new(backward))
     };
     Tensor::from_dispatch(on_backend(inputs, strategy, Box::new(forward)).unwrap_or_else(|error| unwind(error)))
+}
+
+/// Keeps the rank's threads awake for an operation in host memory.
+fn keep_awake_beside(tensor: &DispatchTensor) {
+    if matches!(plain_kind(tensor), DispatchTensorKind::Flex(_)) {
+        keep_awake();
+    }
+}
+
+/// Where a tensor lies, whether it is tracked or not.
+fn plain_kind(tensor: &DispatchTensor) -> &DispatchTensorKind {
+    match &tensor.kind {
+        DispatchTensorKind::Autodiff(inner) => inner,
+        kind => kind,
+    }
 }
 
 /// The one checkpointing strategy among the inputs; none when none has autodiff.
@@ -124,11 +142,7 @@ fn on_backend<const N: usize>(
             }
         };
     }
-    let kind = match &inputs[0].kind {
-        DispatchTensorKind::Autodiff(inner) => inner,
-        kind => kind,
-    };
-    match kind {
+    match plain_kind(&inputs[0]) {
         DispatchTensorKind::Flex(_) => attach_on!(Flex),
         #[cfg(feature = "cuda")]
         DispatchTensorKind::Cube(_) => attach_on!(burn::backend::Cube),

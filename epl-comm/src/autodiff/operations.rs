@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 
+use crate::host::awake::looked;
 use crate::scoped::scoped;
 use crate::system::cpu_time;
 
@@ -86,6 +87,11 @@ struct OperationStart {
     depth: usize,
 }
 
+/// The time that all threads have computed, and not looked for work.
+fn computed() -> Duration {
+    cpu_time().saturating_sub(looked())
+}
+
 // Nothing here is generic: a copy of it in every operation would be a fifth of what the crates of layers compile.
 impl OperationStart {
     /// None where nobody listens.
@@ -95,11 +101,11 @@ impl OperationStart {
             running.push(Running::default());
             Some(running.len())
         })?;
-        Some(Self { wall: Instant::now(), cpu: cpu_time(), depth })
+        Some(Self { wall: Instant::now(), cpu: computed(), depth })
     }
 
     fn end(self, name: &'static str, phase: OperationPhase) {
-        let took = [self.wall.elapsed(), cpu_time().saturating_sub(self.cpu)];
+        let took = [self.wall.elapsed(), computed().saturating_sub(self.cpu)];
         PROFILE.with_borrow_mut(|profile| {
             let Some(Profile { found, running }) = profile else { return };
             // Operations that unwound inside it have not ended, and are nobody's.

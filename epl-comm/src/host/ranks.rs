@@ -9,6 +9,7 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadBuilder, ThreadPoolBuildError, ThreadPoolBuilder};
 
+use super::awake::with_pool;
 use crate::error::{Error, Result, catch};
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;
@@ -134,11 +135,10 @@ impl<'a, F: Supervisor> Ranks<'a, F> {
                 threads.push(builder.spawn_scoped(scope, || thread.run())?);
                 Ok(())
             };
-            let result = ThreadPoolBuilder::new()
-                .num_threads(self.threads)
-                .spawn_handler(start)
-                .build()
-                .map_or_else(|error| Err(no_pool(error).into()), |pool| pool.install(|| life(rank)));
+            let result = ThreadPoolBuilder::new().num_threads(self.threads).spawn_handler(start).build().map_or_else(
+                |error| Err(no_pool(error).into()),
+                |pool| pool.install(|| with_pool(self.threads, || life(rank))),
+            );
             // A scope waits for what its threads run, but not for what is dropped as they end: scratch memory of
             // products, for example. A pool's thread that panics ends the process, so there is nothing to hear.
             threads.into_iter().for_each(|thread| drop(thread.join()));
