@@ -125,11 +125,17 @@ impl ParallelMlp {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let group = self.context.tensor();
         let input: Copied<D> = copied(input, group);
-        let hidden = self.input.forward(input.clone());
+        let (hidden, gate) = match &self.gate {
+            Some(gate) => {
+                let [hidden, gate] = SplitLinear::forward_each([&self.input, gate], input.into());
+                (hidden, Some(gate))
+            }
+            None => (self.input.forward(input), None),
+        };
         let range = hidden.range();
         let hidden = self.activation.forward(hidden.local());
-        let hidden = match &self.gate {
-            Some(gate) => hidden * gate.forward(input).local(),
+        let hidden = match gate {
+            Some(gate) => hidden * gate.local(),
             None => hidden,
         };
         let hidden = self.dropout.forward_split(hidden, D - 1, range.start);

@@ -17,7 +17,7 @@ use super::scaled_dot_product::attend;
 use super::weighing::{Sight, Weighing};
 use crate::dropout::{Dropout, DropoutConfig};
 use crate::invalid::{check_not_empty, refuse};
-use crate::linear::{LinearCut, SplitLinear, SplitLinearConfig, default_initializer};
+use crate::linear::{LinearCut, Operand, SplitLinear, SplitLinearConfig, default_initializer};
 use crate::norm::{RmsNorm, RmsNormConfig};
 use crate::placement;
 use crate::softcap::Softcap;
@@ -258,8 +258,11 @@ impl MultiHeadAttention {
     pub fn forward(&self, input: AttentionInput) -> Tensor<3> {
         let query = input.query.clone().copied(self.group());
         let angles = self.angles(&query, input.memory.is_some(), 0);
-        let source = input.memory.clone().map_or_else(|| query.clone(), |memory| memory.copied(self.group()));
-        let keys_values = self.keys_values(source, angles.as_ref());
+        let (query, keys_values) = match input.memory.clone() {
+            Some(memory) => (self.query.forward(query), self.of_memory(memory)),
+            None => self.of_itself(query),
+        };
+        let keys_values = self.keys_values(keys_values, angles.as_ref());
         self.attend(self.queries(query, angles.as_ref()), keys_values, (input, 0))
     }
 
@@ -281,12 +284,16 @@ impl MultiHeadAttention {
         let query = input.query.clone().copied(self.group());
         let angles = self.angles(&query, input.memory.is_some(), cache.len());
         let forgotten = cache.forgotten();
-        let keys_values = match input.memory.clone() {
-            Some(memory) => cache.get_or_fill(|| self.keys_values(memory.copied(self.group()), None)),
+        let (query, keys_values) = match input.memory.clone() {
+            Some(memory) => {
+                let keys_values = cache.get_or_fill(|| self.keys_values(self.of_memory(memory), None));
+                (self.query.forward(query), keys_values)
+            }
             None => {
-                let (keys, values) = self.keys_values(query.clone(), angles.as_ref());
+                let (query, keys_values) = self.of_itself(query);
+                let (keys, values) = self.keys_values(keys_values, angles.as_ref());
                 check_batch(keys.dims()[0], cache.batch_size().unwrap_or(keys.dims()[0]));
-                cache.append(keys, values, self.window)
+                (query, cache.append(keys, values, self.window))
             }
         };
         self.attend(self.queries(query, angles.as_ref()), keys_values, (input, forgotten))
@@ -310,8 +317,19 @@ impl MultiHeadAttention {
         Some(rotary.angles(start, query.dims()[1], &query.device()))
     }
 
-    fn queries(&self, source: Copied<3>, angles: Option<&Angles>) -> Tensor<4> {
-        let queries = self.heads(self.query.forward(source), self.query_norm.as_ref(), angles);
+    /// The features of queries, and those of keys and values, which are of the same positions.
+    fn of_itself(&self, source: Copied<3>) -> (Split<3>, [Split<3>; 2]) {
+        let [query, key, value] = SplitLinear::forward_each([&self.query, &self.key, &self.value], source.into());
+        (query, [key, value])
+    }
+
+    /// The features of keys and values.
+    fn of_memory(&self, memory: Operand<3>) -> [Split<3>; 2] {
+        SplitLinear::forward_each([&self.key, &self.value], memory)
+    }
+
+    fn queries(&self, features: Split<3>, angles: Option<&Angles>) -> Tensor<4> {
+        let queries = self.heads(features, self.query_norm.as_ref(), angles);
         match &self.logit_scale {
             Some(scale) => {
                 let scale = scale.val().clamp_max(100_f64.ln()).exp().unsqueeze::<4>();
@@ -324,10 +342,10 @@ impl MultiHeadAttention {
         }
     }
 
-    fn keys_values(&self, source: Copied<3>, angles: Option<&Angles>) -> (Tensor<4>, Tensor<4>) {
-        let keys = self.heads(self.key.forward(source.clone()), self.key_norm.as_ref(), angles);
+    fn keys_values(&self, [keys, values]: [Split<3>; 2], angles: Option<&Angles>) -> (Tensor<4>, Tensor<4>) {
+        let keys = self.heads(keys, self.key_norm.as_ref(), angles);
         let keys = if self.logit_scale.is_some() { in_wide(keys, of_length_one) } else { keys };
-        (keys, self.heads(self.value.forward(source), None, None))
+        (keys, self.heads(values, None, None))
     }
 
     /// `[batch_size, positions, features]`, split, to `[batch_size, local heads, positions, head_dim]`, normalised and turned.

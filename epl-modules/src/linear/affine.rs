@@ -38,10 +38,21 @@ impl Weight {
         matches!(self, Self::Col(_))
     }
 
-    fn tensor(&self) -> &Tensor<2> {
+    pub(super) fn tensor(&self) -> &Tensor<2> {
         match self {
             Self::Row(weight) | Self::Col(weight) => weight,
         }
+    }
+
+    pub(super) fn into_tensor(self) -> Tensor<2> {
+        match self {
+            Self::Row(weight) | Self::Col(weight) => weight,
+        }
+    }
+
+    /// Another tensor, in the layout of this one.
+    pub(super) fn layout_of(&self) -> fn(Tensor<2>) -> Self {
+        if self.is_col() { Self::Col } else { Self::Row }
     }
 }
 
@@ -83,7 +94,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
 }
 
 /// A reshape, which is nothing in the graph where there is none to be made.
-fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
+pub(super) fn shaped<const A: usize, const B: usize>(x: Tensor<A>, shape: [usize; B]) -> Tensor<B> {
     if x.dims()[..] == shape[..] { Tensor::from_bridge(x.into_bridge()) } else { x.reshape(shape) }
 }
 
@@ -133,10 +144,16 @@ pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x
 
 /// The product in host memory, as one operation.
 fn on_host<T: Multiply>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
-    let is_col = weight.is_col();
-    let (Weight::Row(weight) | Weight::Col(weight)) = weight;
-    let forward = move |x, weight, bias| Saved::forward::<T>(x, weight, bias, is_col);
-    weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient)
+    let layout = weight.layout_of();
+    let forward = move |x, weight, bias| {
+        let factors = Factors { x, weights: vec![layout(weight)] };
+        (factors.product::<T>(0, bias), factors)
+    };
+    let backward = |factors: Factors, grad, needed: [bool; 2]| {
+        let (of_x, mut of_weights) = factors.backward::<T>(vec![Some(grad)], &needed);
+        (of_x, of_weights.pop().flatten())
+    };
+    weighted((x, weight.into_tensor(), bias), forward, backward, bias_gradient)
 }
 
 /// An operation of an input, a weight and perhaps a bias. Its gradients are those of input and weight, as far as they are asked
@@ -161,48 +178,68 @@ pub(crate) fn weighted<const D: usize, const W: usize, S: Send + 'static>(
     )
 }
 
-/// What the gradients of a product need.
-struct Saved {
-    x: Tensor<2>,
-    weight: Tensor<2>,
-    is_col: bool,
+/// What is multiplied, which the gradients of the products need: an input, with each of some weights.
+pub(super) struct Factors {
+    pub x: Tensor<2>,
+    pub weights: Vec<Weight>,
 }
 
-impl Saved {
-    fn forward<T: Multiply>(
-        x: Tensor<2>,
-        weight: Tensor<2>,
-        bias: Option<Tensor<1>>,
-        is_col: bool,
-    ) -> (Tensor<2>, Self) {
-        let device = x.device();
-        let bias = bias.map(View::<T>::new);
-        let (left, right) = (View::<T>::of_matrices(x.clone()), View::<T>::of_matrices(weight.clone()));
-        let right = if is_col { right.matrix().transposed() } else { right.matrix() };
+impl Factors {
+    /// With one of the weights.
+    pub fn product<T: Multiply>(&self, index: usize, bias: Option<Tensor<1>>) -> Tensor<2> {
+        let (x, weight, bias) = (&self.x, &self.weights[index], bias.map(View::<T>::new));
+        let (left, right) = (View::<T>::of_matrices(x.clone()), View::<T>::of_matrices(weight.tensor().clone()));
+        let right = if weight.is_col() { right.matrix().transposed() } else { right.matrix() };
         let shape = [x.dims()[0], right.sizes()[1]];
         let product = product(left.matrix(), right).plus(bias.as_ref().map(View::slice));
         count_work(|| product.flops());
-        let y = product.values();
-        (host::tensor(y, shape, &device), Self { x, weight, is_col })
+        host::tensor(product.values(), shape, &x.device())
     }
 
-    /// `g Wᵀ` and `xᵀ g`, at the same time.
-    fn backward<T: Multiply>(self, grad: Tensor<2>, needed: [bool; 2]) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
-        let (device, shapes) = (grad.device(), [self.x.dims(), self.weight.dims()]);
-        let [grad, x, weight] = [grad, self.x, self.weight].map(View::<T>::of_matrices);
-        let (grad, x, weight) = (grad.matrix(), x.matrix(), weight.matrix());
-        let of_x = needed[0].then(|| product(grad, if self.is_col { weight } else { weight.transposed() }));
-        let of_weight = needed[1].then(|| {
-            let [left, right] = if self.is_col { [grad, x] } else { [x, grad] };
-            product(left.transposed(), right)
-        });
-        [of_x, of_weight].iter().flatten().for_each(|product| count_work(|| product.flops()));
+    /// From the gradients gᵢ of the products, those that came: `Σ gᵢ Wᵢᵀ`, and each `xᵀ gᵢ`, at the same time. Which are needed is
+    /// said of the input, then of the weights.
+    pub fn backward<T: Multiply>(
+        self,
+        grads: Vec<Option<Tensor<2>>>,
+        needed: &[bool],
+    ) -> (Option<Tensor<2>>, Vec<Option<Tensor<2>>>) {
+        let Self { x, weights } = self;
+        let (device, shape) = (x.device(), x.dims());
+        let layouts: Vec<_> = weights.iter().map(|weight| (weight.is_col(), weight.tensor().dims())).collect();
+        let view = |weight: Weight| View::<T>::of_matrices(weight.into_tensor());
+        let weights: Vec<_> = weights.into_iter().map(view).collect();
+        let grads: Vec<_> = grads.into_iter().map(|grad| grad.map(View::<T>::of_matrices)).collect();
+        let (view, [needs_x, needed @ ..]) = (View::<T>::of_matrices(x), needed) else {
+            unreachable!("it is said of the input first")
+        };
+        let (mut of_x, mut of_weights) = (Vec::new(), Vec::new());
+        for (((grad, weight), (is_col, _)), needs_weight) in grads.iter().zip(&weights).zip(&layouts).zip(needed) {
+            let (grad, weight, x) = (grad.as_ref().map(View::matrix), weight.matrix(), view.matrix());
+            of_x.extend(
+                grad.filter(|_| *needs_x).map(|grad| product(grad, if *is_col { weight } else { weight.transposed() })),
+            );
+            of_weights.push(grad.filter(|_| *needs_weight).map(|grad| {
+                let [left, right] = if *is_col { [grad, x] } else { [x, grad] };
+                product(left.transposed(), right)
+            }));
+        }
+        of_x.iter().chain(of_weights.iter().flatten()).for_each(|product| count_work(|| product.flops()));
         // One is as much work as the other.
-        let is_worth_it = of_x.as_ref().zip(of_weight.as_ref()).is_some_and(|(of_x, _)| of_x.is_worth_a_thread());
-        let values = |product: Option<Product<T>>| product.map(Product::values);
-        let (of_x, of_weight) = host::both(is_worth_it, || values(of_x), || values(of_weight));
-        let tensor = |values: Option<Vec<T>>, shape| values.map(|values| host::tensor(values, shape, &device));
-        (tensor(of_x, shapes[0]), tensor(of_weight, shapes[1]))
+        let is_worth_it =
+            of_x.first().is_some_and(Product::is_worth_a_thread) && of_weights.iter().any(Option::is_some);
+        let sum = || {
+            let mut products = of_x.into_iter();
+            let mut sum = products.next()?.values();
+            products.for_each(|product| product.add_to(&mut sum, rayon::current_num_threads()));
+            Some(host::tensor(sum, shape, &device))
+        };
+        let each = || {
+            let values = |(product, (_, shape)): (Option<Product<T>>, &(bool, [usize; 2]))| {
+                product.map(|product| host::tensor(product.values(), *shape, &device))
+            };
+            of_weights.into_iter().zip(&layouts).map(values).collect()
+        };
+        host::both(is_worth_it, sum, each)
     }
 }
 
@@ -210,7 +247,7 @@ impl Saved {
 const WIDENED_AT_ONCE: usize = 1 << 20;
 
 /// The sum over the rows, in f32 at least.
-fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
+pub(super) fn bias_gradient(grad: &Tensor<2>) -> Tensor<1> {
     fn sums<T: Real>(grad: Tensor<2>) -> Tensor<1> {
         let (device, [_, columns]) = (grad.device(), grad.dims());
         host::tensor(column_sums(View::<T>::new(grad).slice(), columns), [columns], &device)

@@ -9,6 +9,7 @@ use epl_core::topology::cluster::Axis;
 use epl_core::{Context, Place};
 
 use super::affine::{Weight, add_to_rows, affine, count_affine};
+use super::each::affine_each;
 use super::operand::Operand;
 use super::replicated::default_initializer;
 use crate::invalid::{check_group, check_last_dim, refuse};
@@ -141,10 +142,27 @@ impl SplitLinear {
     }
 
     fn columns<const D: usize>(&self, input: Operand<D>) -> Split<D> {
+        self.check_columns();
+        columns(input, self.parameters(), [self.d_input, self.d_output], &self.context)
+    }
+
+    /// Applies two layers that are cut by columns, or three, to one input.
+    ///
+    /// # Errors
+    ///
+    /// As [`forward`](Self::forward).
+    pub(crate) fn forward_each<const D: usize, const N: usize>(layers: [&Self; N], input: Operand<D>) -> [Split<D>; N] {
+        let layers = layers.map(|layer| {
+            layer.check_columns();
+            (layer.parameters(), [layer.d_input, layer.d_output], &layer.context)
+        });
+        columns_each(input, layers)
+    }
+
+    fn check_columns(&self) {
         if self.cut != LinearCut::Column {
             refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
         }
-        columns(input, self.parameters(), [self.d_input, self.d_output], &self.context)
     }
 
     fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
@@ -173,16 +191,29 @@ pub(crate) struct Parameters {
 /// This rank's columns of `x W + b`, of which it holds those of `W` and `b`.
 pub(crate) fn columns<const D: usize>(
     input: Operand<D>,
-    Parameters { id, weight, bias }: Parameters,
-    [d_input, d_output]: [usize; 2],
+    parameters: Parameters,
+    sizes: [usize; 2],
     context: &Context,
 ) -> Split<D> {
-    let group = context.tensor();
+    let [output] = columns_each(input, [(parameters, sizes, context)]);
+    output
+}
+
+/// Those of one layer, of two or of three, which lie on the same ranks.
+pub(crate) fn columns_each<const D: usize, const N: usize>(
+    input: Operand<D>,
+    layers: [(Parameters, [usize; 2], &Context); N],
+) -> [Split<D>; N] {
+    let group = layers[0].2.tensor();
     let input = input.copied(group).local();
-    check_last_dim("linear layer", ("d_input", d_input), input.dims());
-    count_affine(context, id, input.dims(), d_output);
-    let local = affine(input, weight, bias);
-    Split::from_local(local, D - 1, d_output, group)
+    let sizes = layers.each_ref().map(|(Parameters { id, .. }, [d_input, d_output], context)| {
+        check_last_dim("linear layer", ("d_input", *d_input), input.dims());
+        count_affine(context, *id, input.dims(), *d_output);
+        *d_output
+    });
+    let outputs = affine_each(input, layers.map(|(Parameters { weight, bias, .. }, ..)| (weight, bias)));
+    let mut sizes = sizes.into_iter();
+    outputs.map(|local| Split::from_local(local, D - 1, sizes.next().expect("one for each layer"), group))
 }
 
 /// `x W + b` of an input that is split along its last dim, of which this rank holds its rows of `W`, and `b` whole.

@@ -8,7 +8,9 @@ use epl_comm::{Copied, Split, sliced};
 use epl_core::{Axis, Context, Place};
 
 use crate::invalid::check_last_dim;
-use crate::linear::{LinearCut, Parameters, Weight, affine, columns, count_affine, default_initializer, rows};
+use crate::linear::{
+    LinearCut, Parameters, Weight, affine, columns, columns_each, count_affine, default_initializer, rows,
+};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
@@ -155,6 +157,11 @@ impl Linear {
     /// The columns of this rank, of a layer that is cut so.
     pub(super) fn columns<const D: usize>(&self, input: Copied<D>) -> Split<D> {
         columns(input.into(), self.parameters(), self.sizes, &self.context)
+    }
+
+    /// The same of two layers, or of three, of one input.
+    pub(super) fn columns_each<const D: usize, const N: usize>(layers: [&Self; N], input: Copied<D>) -> [Split<D>; N] {
+        columns_each(input.into(), layers.map(|layer| (layer.parameters(), layer.sizes, &layer.context)))
     }
 
     /// The sum over the rows of all ranks, of a layer that is cut so.

@@ -202,10 +202,18 @@ impl MultiHeadAttention {
             None => {
                 // What is the same tensor is copied once, so that its gradient is reduced once.
                 let query = copied(query, self.group());
-                let key = key.map_or_else(|| query.clone(), |key| copied(key, self.group()));
-                let value = value.map_or_else(|| key.clone(), |value| copied(value, self.group()));
-                [(&self.query, query), (&self.key, key), (&self.value, value)]
-                    .map(|(linear, x)| by_head(linear.columns(x).local(), self.d_k))
+                let features = match (key, value) {
+                    (None, None) => Linear::columns_each([&self.query, &self.key, &self.value], query),
+                    (key, value) => {
+                        let key = key.map_or_else(|| query.clone(), |key| copied(key, self.group()));
+                        let [key, value] = match value {
+                            None => Linear::columns_each([&self.key, &self.value], key),
+                            Some(value) => [self.key.columns(key), self.value.columns(copied(value, self.group()))],
+                        };
+                        [self.query.columns(query), key, value]
+                    }
+                };
+                features.map(|features| by_head(features.local(), self.d_k))
             }
             Some(cache) => {
                 let project = |linear: &Linear, x| by_head(linear.columns(copied(x, self.group())).local(), self.d_k);
