@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::scoped::scoped;
 
 /// After so long without work a thread sleeps.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Threads of the pools of all ranks that live in this process.
 static POOLED: AtomicUsize = AtomicUsize::new(0);
