@@ -53,7 +53,8 @@ struct Saved {
 }
 
 enum Kept {
-    Host(Box<Weighing>, Option<Tensor<1>>),
+    /// The weights of short sequences.
+    Host(Box<(Weighing, Option<Tensor<1>>)>),
     /// The inputs have no bias then, of which the number and the type is kept; the first part of the scale is in the query.
     Elsewhere {
         weights: Box<SavedWeights>,
@@ -70,7 +71,7 @@ fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
             DType::F64 => on_host::forward::<f64>(&inputs, &weighing),
             _ => on_host::forward::<f32>(&inputs, &weighing),
         };
-        return (output, Saved { inputs, kept: Kept::Host(Box::new(weighing), weights) });
+        return (output, Saved { inputs, kept: Kept::Host(Box::new((weighing, weights))) });
     }
     forward_tensors(inputs, &weighing)
 }
@@ -105,7 +106,8 @@ impl Saved {
         let (weights, scale, bias) = match kept {
             Kept::Elsewhere { weights, scale, bias } => (weights, scale, bias),
             Kept::Nothing => return inputs.zeros(asks_bias),
-            Kept::Host(weighing, weights) => {
+            Kept::Host(kept) => {
+                let (weighing, weights) = *kept;
                 return match grad.dtype() {
                     DType::F64 => on_host::backward::<f64>(&inputs, (&weighing, weights), grad, asks_bias),
                     _ => on_host::backward::<f32>(&inputs, (&weighing, weights), grad, asks_bias),
