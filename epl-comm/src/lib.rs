@@ -63,6 +63,7 @@ mod system;
 mod rank;
 mod error;
 mod scoped;
+mod awake;
 mod call_hooks;
 mod per_member;
 mod operation;

@@ -7,8 +7,8 @@ use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 use super::inputs::VjpInputs;
 use super::operations::{OperationPhase, count_bytes, timed};
 use super::step::{ForwardFn, Forwarded, attach};
+use crate::awake::keep_awake;
 use crate::error::{Error, Result, unwind};
-use crate::host::awake::keep_awake;
 
 /// Makes a differentiable operation of a forward function and its vector-Jacobian product.
 ///

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use burn::backend::{DispatchTensor, TensorMetadata};
 
-use crate::host::awake::looked;
+use crate::awake::looked;
 use crate::scoped::scoped;
 use crate::system::cpu_time;
 

@@ -8,6 +8,5 @@ pub(crate) mod fit;
 pub(crate) mod failure;
 pub(crate) mod guard;
 pub(crate) mod wire;
-pub(crate) mod awake;
 pub(crate) mod ranks;
 pub(crate) mod watchdog;

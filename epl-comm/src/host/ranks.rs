@@ -9,7 +9,7 @@ use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use rayon::{ThreadBuilder, ThreadPoolBuildError, ThreadPoolBuilder};
 
-use super::awake::with_pool;
+use crate::awake::with_pool;
 use crate::error::{Error, Result, catch};
 use crate::process_group::ProcessGroup;
 use crate::rank::Rank;

@@ -56,11 +56,7 @@ enum Kept {
     /// The weights of short sequences.
     Host(Box<(Weighing, Option<Tensor<1>>)>),
     /// The inputs have no bias then, of which the number and the type is kept; the first part of the scale is in the query.
-    Elsewhere {
-        weights: Box<SavedWeights>,
-        scale: [f64; 2],
-        bias: Option<(usize, DType)>,
-    },
+    Elsewhere { weights: Box<SavedWeights>, scale: [f64; 2], bias: Option<(usize, DType)> },
     /// No query, or no key.
     Nothing,
 }

@@ -38,7 +38,7 @@ struct Others {
 }
 
 /// Runs `f`, the life of a rank, on a thread of its pool of so many.
-pub(super) fn with_pool<R>(threads: usize, f: impl FnOnce() -> R) -> R {
+pub(crate) fn with_pool<R>(threads: usize, f: impl FnOnce() -> R) -> R {
     struct Over(Arc<Others>);
 
     impl Drop for Over {
