@@ -126,10 +126,17 @@ impl Calibration {
         self.known.speeds.clone()
     }
 
-    /// What is known of an optimizer, or what is measured of it.
-    pub fn rates(&mut self, optimizer: String, measure: impl FnOnce() -> Result<Rates>) -> Result<Rates> {
-        if let Some(known) = self.known.rates.get(&optimizer) {
-            return Ok(*known);
+    /// What is known of an optimizer, or what is measured of it: all ranks measure, or none does. Collective.
+    pub fn rates(
+        &mut self,
+        world: &ProcessGroup,
+        optimizer: String,
+        measure: impl FnOnce() -> Result<Rates>,
+    ) -> Result<Rates> {
+        let known = self.known.rates.get(&optimizer).copied();
+        let is_known = world.all_reduce_values(&[f64::from(known.is_some())], ReduceOp::Min)?[0] > 0.0;
+        if let Some(known) = known.filter(|_| is_known) {
+            return Ok(known);
         }
         let measured = measure()?;
         self.known.rates.insert(optimizer, measured);
@@ -173,13 +180,13 @@ fn json(known: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(known).map_err(|error| Error::invalid(error.to_string()))
 }
 
-/// A text of the first rank, on all. Collective.
+/// A text of the first rank, on all; in a world that is only thought of each rank has its own, as it is told nothing. Collective.
 ///
 /// # Errors
 ///
 /// What the first rank says, on all.
 fn shared(world: &ProcessGroup, text: impl FnOnce() -> Result<String>) -> Result<String> {
-    let (is_error, own) = match (world.rank() == 0).then(text) {
+    let (is_error, own) = match (world.rank() == 0 || world.is_dry()).then(text) {
         Some(Ok(text)) => (0.0, text),
         Some(Err(error)) => (1.0, error.to_string()),
         None => (0.0, String::new()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::calibration::Calibration;
 use super::columns::{measuring, parameters};
 use super::sample::Sample;
+use super::together::together;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::model::place::Place;
@@ -94,11 +95,15 @@ impl Epl {
             let known = key.as_ref().and_then(|key| file.findings(key, planned.plan().segments.len()));
             planned.look(&batch, known)
         });
-        agree(world, &found.as_ref().map_or_else(|_| "nothing".to_string(), DiscoveredModel::told))?;
-        if let (Some(key), Ok(found)) = (key, &found) {
+        let found = match together(world, found, "look for what runs in slices, and says why")? {
+            Ok(found) => found,
+            refused => return Ok(refused),
+        };
+        agree(world, &found.told())?;
+        if let Some(key) = key {
             file.remember_findings(key, found.findings());
         }
-        Ok(found)
+        Ok(Ok(found))
     }
 
     /// The model of which nothing is cut yet for so many ranks, and a batch to look at it with.

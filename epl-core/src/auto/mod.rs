@@ -179,7 +179,10 @@ impl Epl {
         M::Batch: 'static,
     {
         let epl = match self.config().auto.discover {
-            true => self.discovering(&mut model, &mut Sample::of(data)?.on(self.context()))?,
+            true => {
+                let sample = together(self.world(), Sample::of(data), "read a batch, and says why")??;
+                self.discovering(&mut model, &mut sample.on(self.context()))?
+            }
             false => self.clone(),
         };
         if let Some(wanted) = epl.wanted() {
@@ -188,7 +191,8 @@ impl Epl {
         if !epl.config().searches() {
             return Ok((epl, None));
         }
-        let found = epl.search(model, optimizer, Sample::of(data)?)?;
+        let sample = together(epl.world(), Sample::of(data), "read a batch, and says why")??;
+        let found = epl.search(model, optimizer, sample)?;
         Ok((epl.with_config(found.best().config().clone())?, Some(found)))
     }
 }

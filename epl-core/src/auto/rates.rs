@@ -97,6 +97,10 @@ fn seconds_of_update<O: OptimizerConfig>(
     config.set("dist.data_parallel_size", 1)?;
     reset(&mut config, &["optimizer.frozen", "optimizer.rate_factor", "optimizer.weight_decay", "amp.full_precision"])?;
     if let Some(Tiers { parameters, gradients, state }) = away {
+        // Refused beside what lies in host memory, and of no meaning where one rank is alone.
+        let of_collectives =
+            ["communication.num_communicators", "communication.max_splits", "communication.sparse_as_dense"];
+        reset(&mut config, &of_collectives)?;
         let keys = ["offload.parameters", "offload.gradients", "offload.optimizer_state"];
         for (key, _) in keys.into_iter().zip([parameters, gradients, state]).filter(|(_, tier)| *tier != Tier::Device) {
             // What lies in files is measured in memory.

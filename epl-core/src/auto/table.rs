@@ -5,6 +5,7 @@ use epl_comm::ReduceOp;
 use super::calibration::Calibration;
 use super::columns::OwnColumn;
 use super::sample::Sample;
+use super::together::together;
 use super::{calibrate, columns, rates, speeds};
 use crate::config::Config;
 use crate::cost::{ClusterDevices, Machine, Network, Rates};
@@ -81,7 +82,9 @@ impl CostTable {
             Some(_) => Vec::new(),
             None => known.calls(|| calibrate::calls(epl))?,
         };
-        let rates = known.rates(rates::key(epl, optimizer)?, || rates::rates(epl, optimizer))?;
+        let own = rates::key(epl, optimizer).and_then(|key| Ok((key, optimizer.state()?)));
+        let (key, state) = together(world, own, "measure an update, and says why")??;
+        let rates = known.rates(world, key, || rates::rates(epl, optimizer))?;
         if links.is_none() {
             known.write(world)?;
         }
@@ -93,7 +96,7 @@ impl CostTable {
             speeds: epl.config().auto.speeds.clone(),
             is_described: false,
             rates,
-            state: optimizer.state()?,
+            state,
             rows: sample.rows(),
             lanes: epl.world().lanes(),
             is_bounded: epl.config().offload.device_bytes.is_some(),

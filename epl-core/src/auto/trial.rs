@@ -45,13 +45,13 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
     };
     let mut seconds = Vec::new();
     for _ in 0..STEPS.iter().sum() {
-        let mut step = Vec::with_capacity(micro_batches);
-        for rows in shard.rows(sample.rows()) {
+        let step = shard.rows(sample.rows()).into_iter().map(|rows| {
             let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
             let batch = sample.batch(rows.len().max(1), epl.place().device())?;
             // Without a row of its own another one stands in.
-            step.push(if rows.is_empty() { MicroBatch::stand_in(batch, [0]) } else { MicroBatch::new(batch, samples) });
-        }
+            Ok(if rows.is_empty() { MicroBatch::stand_in(batch, [0]) } else { MicroBatch::new(batch, samples) })
+        });
+        let step = together(&world, step.collect::<Result<Vec<_>>>(), "make a batch, and says why")??;
         world.barrier()?;
         let begin = Instant::now();
         engine.step(step, 0.0)?;

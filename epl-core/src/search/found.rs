@@ -128,11 +128,12 @@ impl fmt::Display for Choice {
         }
         let tiers = Tiers::from_config(&self.config);
         if [Tier::Host, Tier::Disk].into_iter().any(|tier| tiers.any(tier)) {
-            let update = match self.known.host_update {
-                true => "but for what an update there brings over and back",
-                false => "and that an update there takes another time than on the device",
+            let update = match (tiers.state, self.known.host_update) {
+                (Tier::Device, _) => "",
+                (_, true) => ", but for what an update there brings over and back",
+                (_, false) => ", and that an update there takes another time than on the device",
             };
-            write!(f, "\nnot counted: what moves between the device and where state is put away, {update}")?;
+            write!(f, "\nnot counted: what moves between the device and where state is put away{update}")?;
         }
         if !self.known.calls {
             write!(

@@ -141,8 +141,11 @@ fn a_refusal_tells_what_helps_the_stage_that_is_too_large() {
 fn where_one_rank_refuses_all_do_and_none_waits() {
     // Each rank goes on behind its error, and meets the others.
     type Search = dyn Fn(&Epl, usize) -> Result<(), Error> + Sync;
-    let told = |search: &Search| {
-        let told = launch(&config(&AUTO), |epl| {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = folder.path().join("costs.json");
+    let kept = config(&[&AUTO[..], &[("auto.calibration", keep.to_str().unwrap())]].concat());
+    let told_with = |config: &Config, search: &Search| {
+        let told = launch(config, |epl| {
             let rank = epl.context().world().rank();
             let told = search(&epl, rank).unwrap_err().to_string();
             epl.context().world().barrier()?;
@@ -150,6 +153,7 @@ fn where_one_rank_refuses_all_do_and_none_waits() {
         });
         <[String; 2]>::try_from(told.unwrap()).unwrap()
     };
+    let told = |search: &Search| told_with(&config(&AUTO), search);
     // Rows of another batch than the option says.
     let [first, second] = told(&|epl, rank| {
         let rows = |rows: usize, device: &Device| Tensor::<2>::ones([rows, WIDTH], device);
@@ -168,12 +172,28 @@ fn where_one_rank_refuses_all_do_and_none_waits() {
     assert!(first.contains("another rank could not measure it"), "{first}");
     assert!(second.contains("a model without scopes"), "{second}");
     // Settings that no optimizer can be made of.
-    let [first, second] = told(&|epl, rank| {
-        let decay = if rank == 1 { f32::NAN } else { 0.0 };
-        epl.search(chain, &AdamWConfig::new().with_weight_decay(decay), sample()).map(drop)
+    let decays =
+        |epl: &Epl, decay: f32| epl.search(chain, &AdamWConfig::new().with_weight_decay(decay), sample()).map(drop);
+    let one_decays = |epl: &Epl, rank: usize| decays(epl, if rank == 1 { f32::NAN } else { 0.0 });
+    // Also where the other rank's settings were measured before.
+    launch(&kept, |epl| decays(&epl, 0.0)).unwrap();
+    for [first, second] in [told(&one_decays), told_with(&kept, &one_decays)] {
+        assert!(first.contains("another rank could not measure an update, and says why"), "{first}");
+        assert!(second.contains("weight_decay = NaN"), "{second}");
+    }
+}
+
+#[test]
+fn how_collectives_are_made_is_no_hindrance_to_a_budget() {
+    let options = [
+        ("offload.device_bytes", "10000000"),
+        ("communication.num_communicators", "4"),
+        ("communication.max_splits", "8"),
+    ];
+    let found = launch(&config(&[&AUTO[..], &options].concat()), |epl| {
+        epl.search(chain, &SgdConfig::new(), sample()).map(|found| found.best().seconds())
     });
-    assert!(first.contains("another rank could not measure an update, and says why"), "{first}");
-    assert!(second.contains("weight_decay = NaN"), "{second}");
+    assert!(found.unwrap()[0] > 0.0);
 }
 
 #[test]

@@ -66,15 +66,19 @@ pub(super) fn judged<M: Model>(subject: &Subject<'_, M>, ranks: usize) -> Result
     Err(reasons.swap_remove(0).1)
 }
 
-/// Whether a segment still runs in slices as it was found to, once: which values it is run with depends on names alone, so that
-/// another function of the same parameters gives something else.
+/// Whether a segment still runs in slices as it was found to, with its own numbers and once with numbers of each magnitude: which
+/// they are depends on names alone, so that another function of the same parameters gives something else, and one that bends, such as
+/// a clamp, does so where they are large.
 pub(super) fn is_confirmed<M: Model>(subject: &Subject<'_, M>, split: &SegmentSplit, ranks: usize) -> bool {
     let draw = FIRST;
     let confirmed = || {
         let first = subject.first(draw)?;
         let exits = kinds(subject, draw, split.extent, ranks, &first.exit)?;
-        agree(subject, split, draw, (&first, ranks))?;
-        Ok::<_, Failed>(first.is_finite() && exits == split.exits && first.exit.counts == split.counts)
+        if exits != split.exits || first.exit.counts != split.counts {
+            return Ok(false);
+        }
+        compared(subject, split, (draw, &first), of_scales(1), |_| vec![ranks])?;
+        Ok::<_, Failed>(true)
     };
     extents(subject.own(), ranks).is_ok_and(|extents| extents.contains(&split.extent)) && confirmed() == Ok(true)
 }
@@ -137,8 +141,21 @@ fn looked_at<M: Model>(
             false => mixed("nothing that it returns depends on it".to_string()),
         });
     }
+    let others = |at: usize| [2, 3].into_iter().filter(move |count| *count != ranks && *count <= extent && at < OTHERS);
+    let counts = |at: usize| [ranks].into_iter().chain(others(at)).collect();
+    compared(subject, &split, (draw, first), draws(subject, &split, &first.exit), counts)?;
+    Ok(split)
+}
+
+/// Compares slices and the whole, of a first run and of others, in as many slices as `counts` says of each run.
+fn compared<M: Model>(
+    subject: &Subject<'_, M>,
+    split: &SegmentSplit,
+    (draw, first): (Draw, &Outcome),
+    more: impl Iterator<Item = Draw>,
+    counts: impl Fn(usize) -> Vec<usize>,
+) -> Result<(), Failed> {
     let mut shown = Shown::of(first);
-    let more = draws(subject, &split, &first.exit);
     for (at, draw) in [draw].into_iter().chain(more).enumerate() {
         let again = (at > 0).then(|| subject.whole(draw)).transpose();
         let again = again.map_err(|why| format!("it does not run on other numbers: {why}"))?;
@@ -149,13 +166,11 @@ fn looked_at<M: Model>(
             false if draw.scale != 1.0 => continue,
             false => return Err("of some numbers it makes what is none".to_string()),
         }
-        let others = [2, 3].into_iter().filter(|count| *count != ranks && *count <= extent && at < OTHERS);
-        for ranks in [ranks].into_iter().chain(others) {
-            agree(subject, &split, draw, (whole, ranks)).map_err(mixed)?;
+        for ranks in counts(at) {
+            agree(subject, split, draw, (whole, ranks)).map_err(|why| format!("{why}; {REMEDY}"))?;
         }
     }
-    shown.check(subject, &split)?;
-    Ok(split)
+    shown.check(subject, split)
 }
 
 /// The runs behind the first one: numbers of all magnitudes.
@@ -164,7 +179,11 @@ fn draws<M: Model>(subject: &Subject<'_, M>, split: &SegmentSplit, exit: &Exit) 
     let least = compared.map(|(_, tensor)| tensor.distinct()).min().unwrap_or(1).max(1);
     let elements: usize = subject.own().map(ParamRecord::global_numel).sum();
     let most = (WORK / elements.max(1)).clamp(LEAST_RUNS, ENOUGH);
-    let each = ENOUGH.div_ceil(least).min(most) as u64;
+    of_scales(ENOUGH.div_ceil(least).min(most) as u64)
+}
+
+/// So many draws of each magnitude.
+fn of_scales(each: u64) -> impl Iterator<Item = Draw> {
     let of_scale = move |(at, scale): (usize, f64)| {
         (0..each).map(move |number| Draw { number: 1 + at as u64 * each + number, scale, own_carry: false })
     };
