@@ -140,11 +140,11 @@ fn a_refusal_tells_what_helps_the_stage_that_is_too_large() {
 #[test]
 fn where_one_rank_refuses_all_do_and_none_waits() {
     // Each rank goes on behind its error, and meets the others.
-    type Search = dyn Fn(&Epl, usize) -> Result<(), Error> + Sync;
+    type Search<'a> = dyn Fn(&Epl, usize) -> Result<(), Error> + Sync + 'a;
     let folder = tempfile::tempdir().unwrap();
     let keep = folder.path().join("costs.json");
     let kept = config(&[&AUTO[..], &[("auto.calibration", keep.to_str().unwrap())]].concat());
-    let told_with = |config: &Config, search: &Search| {
+    let told_with = |config: &Config, search: &Search<'_>| {
         let told = launch(config, |epl| {
             let rank = epl.context().world().rank();
             let told = search(&epl, rank).unwrap_err().to_string();
@@ -153,7 +153,7 @@ fn where_one_rank_refuses_all_do_and_none_waits() {
         });
         <[String; 2]>::try_from(told.unwrap()).unwrap()
     };
-    let told = |search: &Search| told_with(&config(&AUTO), search);
+    let told = |search: &Search<'_>| told_with(&config(&AUTO), search);
     // Rows of another batch than the option says.
     let [first, second] = told(&|epl, rank| {
         let rows = |rows: usize, device: &Device| Tensor::<2>::ones([rows, WIDTH], device);
