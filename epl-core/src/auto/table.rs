@@ -65,9 +65,7 @@ impl CostTable {
             });
             let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
             let column = columns::agreed(world, own, &mut known)?;
-            if !is_known && column.is_ok() {
-                seconds += took;
-            }
+            seconds += if !is_known && column.is_ok() { took } else { 0.0 };
             all.insert(division, column.map_err(|reason| reason.to_string()));
         }
         let speeds = match given {
@@ -76,11 +74,10 @@ impl CostTable {
         };
         let alike = || ClusterDevices::alike(epl.cluster().world_size(), None);
         let devices = speeds.map_or_else(alike, |speeds| ClusterDevices::of_speeds(&speeds));
-        let calls = match links {
-            // What is not sent takes no time that means anything.
-            _ if world.is_dry() => Vec::new(),
-            Some(_) => Vec::new(),
-            None => known.calls(|| calibrate::calls(epl))?,
+        // What is not sent takes no time that means anything.
+        let calls = match links.is_some() || world.is_dry() {
+            true => Vec::new(),
+            false => known.calls(|| calibrate::calls(epl))?,
         };
         let own = rates::key(epl, optimizer).and_then(|key| Ok((key, optimizer.state()?)));
         let (key, state) = together(world, own, "measure an update, and says why")??;
@@ -98,7 +95,7 @@ impl CostTable {
             rates,
             state,
             rows: sample.rows(),
-            lanes: epl.world().lanes(),
+            lanes: world.lanes(),
             is_bounded: epl.config().offload.device_bytes.is_some(),
             discovers: epl.config().auto.discover,
         };
