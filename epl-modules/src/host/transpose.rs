@@ -1,6 +1,5 @@
 //! Matrices whose columns lie behind each other, row by row.
 
-use core::any::TypeId;
 use core::mem::MaybeUninit;
 
 use multiversion::multiversion;
@@ -53,17 +52,9 @@ struct Tiles<'a, T> {
     columns: usize,
 }
 
-impl<T> Tiles<'_, T> {
-    fn are_in_memory(&self) -> bool {
-        let last = |count: usize, stride: usize, length: usize| (count - 1) * stride + length;
-        self.from.len() >= last(self.columns, self.from_stride, SIDE)
-            && self.to.len() >= last(SIDE, self.to_stride, self.columns)
-    }
-}
-
 fn transpose_band<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>]) {
     #[cfg(target_arch = "x86_64")]
-    if TypeId::of::<T>() == TypeId::of::<f32>() && std::arch::is_x86_feature_detected!("avx") {
+    if avx::is_for::<T>() {
         // SAFETY: they are f32, and the processor has AVX.
         return unsafe { avx::band_of_f32(from, to) };
     }
@@ -115,12 +106,26 @@ fn in_tiles<T: Real>(from: Matrix<T>, to: &mut [MaybeUninit<T>], f: impl Fn(Tile
 /// By the processor's shuffles: what the compiler makes of the other path takes two to six times as long.
 #[cfg(target_arch = "x86_64")]
 mod avx {
+    use core::any::TypeId;
     use core::arch::x86_64::{
         __m256, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps,
         _mm256_unpacklo_ps,
     };
 
     use super::*;
+
+    /// Whether they are f32, and the processor has what is needed.
+    pub(super) fn is_for<T: 'static>() -> bool {
+        TypeId::of::<T>() == TypeId::of::<f32>() && std::arch::is_x86_feature_detected!("avx")
+    }
+
+    impl<T> Tiles<'_, T> {
+        fn are_in_memory(&self) -> bool {
+            let last = |count: usize, stride: usize, length: usize| (count - 1) * stride + length;
+            self.from.len() >= last(self.columns, self.from_stride, SIDE)
+                && self.to.len() >= last(SIDE, self.to_stride, self.columns)
+        }
+    }
 
     /// # Safety
     ///
