@@ -5,7 +5,8 @@
 //! further between operations in host memory, until none has come for [`PATIENCE`].
 //!
 //! What looks is a job on each of the other threads, which runs what it finds inside itself. They are started by an operation, when
-//! none is awake: the others have had nothing to do for so long that they are not inside of a job that waits.
+//! none is awake: the others have had nothing to do for so long that they are not inside of a job that waits. One that a program has
+//! spawned by itself may be: what looks inside of it ends after [`LONGEST`], whatever it has found.
 
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,6 +19,9 @@ use crate::scoped::scoped;
 
 /// After so long without work a thread sleeps.
 const PATIENCE: Duration = Duration::from_millis(1);
+
+/// After so long what looks ends, and is started again by the next operation.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// Threads of the pools of all ranks that live in this process.
 static POOLED: AtomicUsize = AtomicUsize::new(0);
@@ -56,15 +60,14 @@ pub(crate) fn with_pool<R>(threads: usize, f: impl FnOnce() -> R) -> R {
 /// Keeps the other threads awake, if this is the thread of a rank, and none is awake. Where ranks have more threads than there are
 /// cores, a thread that looks would take the core of one that computes.
 pub(crate) fn keep_awake() {
-    OTHERS.with_borrow(|others| {
-        let Some(others) = others.as_ref().filter(|others| others.count > 0) else { return };
-        if others.awake.load(Ordering::Relaxed) == 0 && POOLED.load(Ordering::Relaxed) <= cores() {
-            others.wake();
-        }
-    });
+    let asleep = |others: &&Arc<Others>| others.count > 0 && others.awake.load(Ordering::Relaxed) == 0;
+    let others = OTHERS.with_borrow(|others| others.as_ref().filter(asleep).cloned());
+    if let Some(others) = others.filter(|_| POOLED.load(Ordering::Relaxed) <= cores()) {
+        others.wake();
+    }
 }
 
-/// How long all threads have looked for work, in sum: time in which they computed nothing.
+/// How long all threads have looked for work, in sum: time in which they computed nothing, by the clock on the wall.
 pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED.load(Ordering::Relaxed))
 }
@@ -76,19 +79,22 @@ fn cores() -> usize {
 
 impl Others {
     fn wake(self: &Arc<Self>) {
-        let (own, others) = (rayon::current_thread_index(), self.clone());
+        let (Some(own), others) = (rayon::current_thread_index(), self.clone()) else { return };
         self.awake.store(self.count, Ordering::Relaxed);
         rayon::spawn_broadcast(move |place| {
-            if Some(place.index()) != own {
+            if place.index() != own {
                 others.look();
                 others.awake.fetch_sub(1, Ordering::Relaxed);
             }
         });
+        // This thread's own, which has nothing to do: of those that are left a rank would have one for each time.
+        rayon::yield_local();
     }
 
     fn look(&self) {
-        let (mut since, mut last) = (Instant::now(), Instant::now());
-        while !self.is_over.load(Ordering::Relaxed) && since.elapsed() < PATIENCE {
+        let begin = Instant::now();
+        let (mut since, mut last) = (begin, begin);
+        while !self.is_over.load(Ordering::Relaxed) && since.elapsed() < PATIENCE && begin.elapsed() < LONGEST {
             if matches!(rayon::yield_now(), Some(rayon::Yield::Executed)) {
                 since = Instant::now();
                 last = since;
@@ -111,13 +117,31 @@ mod tests {
         pool.install(|| with_pool(threads, f))
     }
 
+    fn rank() -> Arc<Others> {
+        OTHERS.with_borrow(Clone::clone).expect("of a rank")
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_that_have_ended() {
+        on_pool(3, || {
+            for _ in 0..20 {
+                rank().wake();
+                until(|| awake() == 0);
+            }
+            // This one, that of the rank, and of those that end their last job.
+            until(|| Arc::strong_count(&rank()) <= 3);
+        });
+    }
+
     fn awake() -> usize {
         OTHERS.with_borrow(|others| others.as_ref().map_or(0, |others| others.awake.load(Ordering::SeqCst)))
     }
 
-    /// Waits until it is so, as it will be.
+    /// Waits until it is so, as it will be within milliseconds.
     fn until(is_so: impl Fn() -> bool) {
+        let begin = Instant::now();
         while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it is not so");
             thread::yield_now();
         }
     }
@@ -126,8 +150,7 @@ mod tests {
     fn threads_are_awake_until_no_work_has_come_and_share_what_comes() {
         on_pool(3, || {
             assert_eq!(awake(), 0);
-            OTHERS.with_borrow(|others| others.as_ref().expect("of a rank").wake());
-            assert_eq!(awake(), 2);
+            rank().wake();
             // All three at once, or none would go on.
             let met = std::sync::Barrier::new(3);
             rayon::join(|| met.wait(), || rayon::join(|| met.wait(), || met.wait()));
@@ -139,8 +162,8 @@ mod tests {
     #[test]
     fn the_end_of_a_rank_ends_them() {
         let others = on_pool(2, || {
-            OTHERS.with_borrow(|others| others.as_ref().expect("of a rank").wake());
-            OTHERS.with_borrow(Clone::clone).expect("of a rank")
+            rank().wake();
+            rank()
         });
         // The pool may have gone before one began to look.
         assert!(others.is_over.load(Ordering::SeqCst) && others.awake.load(Ordering::SeqCst) <= 1);
