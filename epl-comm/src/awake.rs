@@ -121,18 +121,6 @@ mod tests {
         OTHERS.with_borrow(Clone::clone).expect("of a rank")
     }
 
-    #[test]
-    fn nothing_is_left_of_those_that_have_ended() {
-        on_pool(3, || {
-            for _ in 0..20 {
-                rank().wake();
-                until(|| awake() == 0);
-            }
-            // This one, that of the rank, and of those that end their last job.
-            until(|| Arc::strong_count(&rank()) <= 3);
-        });
-    }
-
     fn awake() -> usize {
         OTHERS.with_borrow(|others| others.as_ref().map_or(0, |others| others.awake.load(Ordering::SeqCst)))
     }
@@ -144,6 +132,18 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60), "it is not so");
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn nothing_is_left_of_those_that_have_ended() {
+        on_pool(3, || {
+            for _ in 0..20 {
+                rank().wake();
+                until(|| awake() == 0);
+            }
+            // This one, that of the rank, and of those that end their last job.
+            until(|| Arc::strong_count(&rank()) <= 3);
+        });
     }
 
     #[test]

@@ -6,7 +6,7 @@ use epl_comm::custom_vjp;
 use epl_core::model::precision::{cast, wide, widen};
 use multiversion::multiversion;
 
-use crate::host::{self, HostFloat, Owned, Real, View, host_float};
+use crate::host::{self, HostFloat, Owned, Real, host_float};
 
 /// An element-wise function between two linear layers.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -53,13 +53,10 @@ fn relu_host<T: Real, const D: usize>(input: Tensor<D>) -> Tensor<D> {
             (y.clone(), y)
         },
         |y, grad| {
-            let device = grad.device();
-            let (y, mut grad) = (View::<T>::new(y), Owned::<T>::take(grad));
-            host::for_blocks(grad.slice_mut(), BLOCK, |block, grad| {
-                let y = &y.slice()[block * BLOCK..][..grad.len()];
+            let of_x = host::over_first(grad, y, |grad: &mut [T], y| {
                 grad.iter_mut().zip(y).for_each(|(grad, y)| *grad = if *y <= T::ZERO { T::ZERO } else { *grad });
             });
-            (Some(grad.into_tensor(&device)),)
+            (Some(of_x),)
         },
     )
 }
@@ -234,13 +231,7 @@ fn block<F: Smooth, T: Real>(function: F, value: &mut [T], derivative: &mut [T])
 /// The product, over the first.
 fn times<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
     fn on_host<T: Real, const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
-        let device = a.device();
-        let (mut a, b) = (Owned::<T>::take(a), View::<T>::new(b));
-        host::for_blocks(a.slice_mut(), BLOCK, |block, a| {
-            let b = &b.slice()[block * BLOCK..][..a.len()];
-            a.iter_mut().zip(b).for_each(|(a, b)| *a = *a * *b);
-        });
-        a.into_tensor(&device)
+        host::over_first(a, b, |a: &mut [T], b| a.iter_mut().zip(b).for_each(|(a, b)| *a = *a * *b))
     }
     match host_float(&a) {
         Some(HostFloat::Single) => on_host::<f32, D>(a, b),

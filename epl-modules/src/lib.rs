@@ -90,6 +90,7 @@ pub mod activation;
 pub mod softcap;
 pub mod dropout;
 mod drop_path;
+mod trunk;
 mod residual;
 pub mod norm;
 pub mod linear;

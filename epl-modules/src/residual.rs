@@ -1,26 +1,24 @@
 //! Residual connections, whose sums are made on all threads in host memory.
 //!
 //! Burn adds on one thread: the output to the input, and in backward the two gradients of the input. Here both are made by nodes of
-//! their own. The tape has no node of two outputs, so the input forks through a trunk without elements, on which both ways depend:
+//! their own, whose ways part at a [trunk](Trunk):
 //!
 //! ```text
 //!              ┌──▶ input ──▶ f ──┐
 //! x ──▶ trunk ─┤                  ├──▶ sum
 //!              └──────────────────┘
 //! ```
-//!
-//! In backward the sum and the input leave their gradients for the trunk, which runs after both.
 
 use core::ops::Add;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Tensor, bf16, f16};
 use epl_comm::custom_vjp;
 use epl_core::model::precision::cast;
 use multiversion::multiversion;
 
-use crate::host::{self, Owned, ProductElement, ProductType, View, product_type};
+use crate::host::{self, ProductElement, ProductType, product_type};
 use crate::invalid::refuse;
+use crate::trunk::Trunk;
 
 /// `x + f(x)`: a residual connection ([arXiv:1512.03385](https://arxiv.org/abs/1512.03385)). What the function gives is added in the
 /// type of its input.
@@ -65,30 +63,21 @@ pub fn residual<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tenso
     }
 }
 
-/// The gradients of an input on both ways, as they come.
-type Grads<const D: usize> = Arc<Mutex<Vec<Tensor<D>>>>;
-
 fn on_host<T: Addend, const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
-    let grads = Grads::<D>::default();
-    let keeping = |grads: &Grads<D>| {
+    let grads = Trunk::<D>::new(2);
+    let [of_sum, of_input] = [0, 1].map(|way| {
         let grads = grads.clone();
-        move |grad: Tensor<D>| {
-            let trunk = Tensor::<1>::empty([0], (&grad.device(), grad.dtype()));
-            grads.lock().unwrap_or_else(PoisonError::into_inner).push(grad);
-            trunk
-        }
-    };
-    let (of_input, of_sum) = (keeping(&grads), keeping(&grads));
-    let of_trunk = move |(), _| {
-        let grads = core::mem::take(&mut *grads.lock().unwrap_or_else(PoisonError::into_inner));
-        (grads.into_iter().reduce(added::<T, D>),)
-    };
+        move |grad| grads.leave(way, grad)
+    });
     let mut value = None;
-    let trunk = |(x,): (Tensor<D>,)| {
-        value = Some(x.clone());
-        (Tensor::<1>::empty([0], (&x.device(), x.dtype())), ())
-    };
-    let trunk = custom_vjp((x,), trunk, of_trunk);
+    let trunk = custom_vjp(
+        (x,),
+        |(x,)| {
+            value = Some(x.clone());
+            (Trunk::<D>::value(&x), ())
+        },
+        move |(), _| (grads.take().into_iter().flatten().reduce(added::<T, D>),),
+    );
     let value = value.expect("the forward function has run");
     let input = |_| (value.clone(), ());
     let output = f(custom_vjp((trunk.clone(),), input, move |(), grad| (Some(of_input(grad)),)));
@@ -100,15 +89,9 @@ fn on_host<T: Addend, const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) ->
 trait Addend: ProductElement + Add<Output = Self> {}
 impl<T: ProductElement + Add<Output = T>> Addend for T {}
 
-/// Elements of a task.
-const BLOCK: usize = 1 << 13;
-
 /// The sum, over the first.
 fn added<T: Addend, const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
-    let device = a.device();
-    let (mut a, b) = (Owned::<T>::take(a), View::<T>::new(b));
-    host::for_blocks(a.slice_mut(), BLOCK, |block, a| add(a, &b.slice()[block * BLOCK..][..a.len()]));
-    a.into_tensor(&device)
+    host::over_first(a, b, add::<T>)
 }
 
 #[multiversion(targets = "simd")]

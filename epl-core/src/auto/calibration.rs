@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use epl_comm::{ProcessGroup, ReduceOp};
 use serde::{Deserialize, Serialize};
 
+use super::together::all;
 use crate::checkpoint::durable::Unpublished;
 use crate::cost::{MeasuredCalls, Rates, SegmentTime};
 use crate::error::{Error, Result};
@@ -134,7 +135,7 @@ impl Calibration {
         measure: impl FnOnce() -> Result<Rates>,
     ) -> Result<Rates> {
         let known = self.known.rates.get(&optimizer).copied();
-        let is_known = world.all_reduce_values(&[f64::from(known.is_some())], ReduceOp::Min)?[0] > 0.0;
+        let is_known = all(world, known.is_some())?;
         if let Some(known) = known.filter(|_| is_known) {
             return Ok(known);
         }

@@ -11,7 +11,7 @@
 //! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured; the slowest
 //! one counts.
 //!
-//! - `together`: refusals of one rank, which are of all.
+//! - `together`: what all ranks do, or none.
 //! - `sample`: a batch to measure with.
 //! - `calibration`: what was measured, in a file.
 //! - `discover`: segments of plain layers that can run in slices.
@@ -178,11 +178,9 @@ impl Epl {
     where
         M::Batch: 'static,
     {
+        let sample = || together(self.world(), Sample::of(data), "read a batch, and says why")?;
         let epl = match self.config().auto.discover {
-            true => {
-                let sample = together(self.world(), Sample::of(data), "read a batch, and says why")??;
-                self.discovering(&mut model, &mut sample.on(self.context()))?
-            }
+            true => self.discovering(&mut model, &mut sample()?.on(self.context()))?,
             false => self.clone(),
         };
         if let Some(wanted) = epl.wanted() {
@@ -191,8 +189,7 @@ impl Epl {
         if !epl.config().searches() {
             return Ok((epl, None));
         }
-        let sample = together(epl.world(), Sample::of(data), "read a batch, and says why")??;
-        let found = epl.search(model, optimizer, sample)?;
+        let found = epl.search(model, optimizer, sample()?)?;
         Ok((epl.with_config(found.best().config().clone())?, Some(found)))
     }
 }

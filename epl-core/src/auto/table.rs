@@ -1,11 +1,9 @@
 //! What was measured, and what is asked of it.
 
-use epl_comm::ReduceOp;
-
 use super::calibration::Calibration;
 use super::columns::OwnColumn;
 use super::sample::Sample;
-use super::together::together;
+use super::together::{all, together};
 use super::{calibrate, columns, rates, speeds};
 use crate::config::Config;
 use crate::cost::{ClusterDevices, Machine, Network, Rates};
@@ -51,22 +49,23 @@ impl CostTable {
         sample: &mut Sample<'_, M::Batch>,
         links: Option<&Machine>,
     ) -> Result<Self> {
-        let (mut all, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
+        let (mut measured, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         let (given, mut seconds) = (speeds::given(epl)?, 0.0);
         for division in divisions {
             let surveyed = columns::survey(epl, division, model, sample.rows())
                 .and_then(|surveyed| surveyed.laid_for(optimizer, sample, known.is_on()));
             // All measure, or none does.
-            let is_known = surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some());
-            let is_known = world.all_reduce_values(&[f64::from(is_known)], ReduceOp::Min)?[0] > 0.0;
+            let is_known = all(world, surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some()))?;
             let own = surveyed.and_then(|surveyed| {
                 let segments = surveyed.known(&known).filter(|_| is_known);
                 surveyed.column(segments, sample)
             });
             let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
             let column = columns::agreed(world, own, &mut known)?;
-            seconds += if !is_known && column.is_ok() { took } else { 0.0 };
-            all.insert(division, column.map_err(|reason| reason.to_string()));
+            if !is_known && column.is_ok() {
+                seconds += took;
+            }
+            measured.insert(division, column.map_err(|reason| reason.to_string()));
         }
         let speeds = match given {
             Some(given) => Some(given),
@@ -85,9 +84,9 @@ impl CostTable {
         if links.is_none() {
             known.write(world)?;
         }
-        let measured = Self {
+        let table = Self {
             cluster: epl.cluster().clone(),
-            columns: all,
+            columns: measured,
             network: Network::measured(epl.cluster().hosts_of_ranks(), calls),
             devices,
             speeds: epl.config().auto.speeds.clone(),
@@ -100,8 +99,8 @@ impl CostTable {
             discovers: epl.config().auto.discover,
         };
         match links {
-            Some(links) => measured.over_links(links),
-            None => Ok(measured),
+            Some(links) => table.over_links(links),
+            None => Ok(table),
         }
     }
 

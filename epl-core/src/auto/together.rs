@@ -1,4 +1,4 @@
-//! Refusals of one rank, which are of all.
+//! What all ranks do, or none: refusals of one rank are of all.
 
 use epl_comm::{ProcessGroup, ReduceOp};
 
@@ -11,9 +11,18 @@ use crate::error::{Error, Result};
 ///
 /// When a peer fails.
 pub(super) fn together<T>(world: &ProcessGroup, own: Result<T>, what: &str) -> Result<Result<T>> {
-    let is_failed = world.all_reduce_values(&[f64::from(own.is_err())], ReduceOp::Max)?[0] > 0.0;
+    let all_have = all(world, own.is_ok())?;
     Ok(match own {
-        Ok(_) if is_failed => Err(Error::invalid(format!("another rank could not {what}"))),
+        Ok(_) if !all_have => Err(Error::invalid(format!("another rank could not {what}"))),
         own => own,
     })
+}
+
+/// Whether it is so on every rank. Collective.
+///
+/// # Errors
+///
+/// When a peer fails.
+pub(super) fn all(world: &ProcessGroup, is_so: bool) -> Result<bool> {
+    Ok(world.all_reduce_values(&[f64::from(is_so)], ReduceOp::Min)?[0] > 0.0)
 }

@@ -36,4 +36,4 @@ pub(crate) use rows::{
     new_blocks2, rows_a_task, sum_blocks, sum_neighbours, sum_of, zeroed,
 };
 pub(crate) use scatter::{scatter_add, scatter_add_backward};
-pub(crate) use view::{Owned, View, tensor};
+pub(crate) use view::{Owned, View, over_first, tensor};

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::kernel::ProductElement;
 use super::matrix::Matrix;
+use super::rows::for_blocks;
 
 /// A tensor's elements to read, in row-major order. Nothing is copied if they already lie so.
 pub(crate) struct View<T>(FloatTensor<Flex>, PhantomData<T>);
@@ -106,6 +107,20 @@ impl<T: ProductElement> Owned<T> {
     pub(crate) fn into_tensor<const D: usize>(self, device: &Device) -> Tensor<D> {
         Tensor::from_data(self.0, (device, T::dtype()))
     }
+}
+
+/// `f` of blocks of two tensors of one shape, over the first: over its own memory if nobody else has it.
+pub(crate) fn over_first<T: ProductElement, const D: usize>(
+    a: Tensor<D>,
+    b: Tensor<D>,
+    f: impl Fn(&mut [T], &[T]) + Sync,
+) -> Tensor<D> {
+    /// Elements of a task.
+    const BLOCK: usize = 1 << 13;
+    let device = a.device();
+    let (mut a, b) = (Owned::<T>::take(a), View::<T>::new(b));
+    for_blocks(a.slice_mut(), BLOCK, |block, a| f(a, &b.slice()[block * BLOCK..][..a.len()]));
+    a.into_tensor(&device)
 }
 
 /// A tensor of these elements.

@@ -179,6 +179,7 @@ pub(crate) fn weighted<const D: usize, const W: usize, S: Send + 'static>(
 }
 
 /// What is multiplied, which the gradients of the products need: an input, with each of some weights.
+#[derive(Clone)]
 pub(super) struct Factors {
     pub x: Tensor<2>,
     pub weights: Vec<Weight>,

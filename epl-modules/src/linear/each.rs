@@ -2,15 +2,13 @@
 //!
 //! Apart, each has a gradient of the input of its own, which Burn adds up on one thread. In host memory all gradients are made at once,
 //! and those of the input as one sum, to which each product is added; in 16 bits, where such a sum would be rounded with each, apart.
-//! The tape has no node of several outputs, so the products depend on a trunk without elements, for which they leave their gradients:
+//! The products part at a [trunk](Trunk):
 //!
 //! ```text
 //!               ┌──▶ x W₀
 //! x, W₀, W₁ ──▶ trunk
 //!               └──▶ x W₁
 //! ```
-
-use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Tensor;
 use epl_comm::{custom_vjp, custom_vjp_needed};
@@ -19,6 +17,7 @@ use epl_core::model::precision::cast;
 use super::affine::{Factors, Weight, affine, bias_gradient, shaped};
 use crate::host::product::Multiply;
 use crate::host::{HostFloat, host_float};
+use crate::trunk::Trunk;
 
 /// The products of one layer, of two or of three with one input: each as [`affine`] gives it.
 ///
@@ -43,9 +42,6 @@ pub(crate) fn affine_each<const D: usize, const N: usize>(
     }
 }
 
-/// The gradients of the outputs, as they come.
-type Grads = Arc<Mutex<Vec<Option<Tensor<2>>>>>;
-
 fn on_host<T: Multiply, const D: usize, const N: usize>(
     x: Tensor<D>,
     layers: [(Weight, Option<Tensor<1>>); N],
@@ -53,16 +49,12 @@ fn on_host<T: Multiply, const D: usize, const N: usize>(
     let shape = x.dims();
     let rows = shape[..D - 1].iter().product();
     let x = shaped(cast(x, layers[0].0.tensor().dtype()), [rows, shape[D - 1]]);
-    let grads = Grads::new(Mutex::new(vec![None; N]));
+    let grads = Trunk::<2>::new(N);
     let (weights, biases): (Vec<_>, Vec<_>) = layers.into_iter().unzip();
     let (trunk, factors) = trunk::<T>(x, weights, grads.clone());
     let mut outputs = biases.into_iter().enumerate().map(|(index, bias)| {
         let grads = grads.clone();
-        let leave = move |grad: Tensor<2>| {
-            let trunk = Tensor::<1>::empty([0], (&grad.device(), grad.dtype()));
-            grads.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(grad);
-            Some(trunk)
-        };
+        let leave = move |grad| Some(grads.leave(index, grad));
         let forward = |bias| (factors.product::<T>(index, bias), ());
         let y = match bias {
             None => custom_vjp((trunk.clone(),), |_| forward(None), move |(), grad| (leave(grad),)),
@@ -83,20 +75,18 @@ fn on_host<T: Multiply, const D: usize, const N: usize>(
 }
 
 /// What all products depend on, whose gradients are made of theirs; and the input and the weights without graph.
-fn trunk<T: Multiply>(x: Tensor<2>, weights: Vec<Weight>, grads: Grads) -> (Tensor<1>, Factors) {
+fn trunk<T: Multiply>(x: Tensor<2>, weights: Vec<Weight>, grads: Trunk<2>) -> (Tensor<1>, Factors) {
     let layouts: Vec<_> = weights.iter().map(Weight::layout_of).collect();
     let mut plain = None;
     let mut forward = |x: Tensor<2>, weights: Vec<Tensor<2>>| {
-        let factors = || {
-            let weights = weights.iter().zip(&layouts).map(|(weight, layout)| layout(weight.clone()));
-            Factors { x: x.clone(), weights: weights.collect() }
-        };
-        plain = Some(factors());
-        (Tensor::<1>::empty([0], (&x.device(), x.dtype())), factors())
+        let value = Trunk::<2>::value(&x);
+        let weights = weights.into_iter().zip(&layouts).map(|(weight, layout)| layout(weight)).collect();
+        let factors = Factors { x, weights };
+        plain = Some(factors.clone());
+        (value, factors)
     };
     let backward = move |factors: Factors, needed: &[bool]| {
-        let grads = core::mem::take(&mut *grads.lock().unwrap_or_else(PoisonError::into_inner));
-        let (of_x, of_weights) = factors.backward::<T>(grads, needed);
+        let (of_x, of_weights) = factors.backward::<T>(grads.take(), needed);
         (of_x, of_weights.into_iter())
     };
     let mut weights = weights.into_iter().map(Weight::into_tensor);

@@ -22,4 +22,4 @@ pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
 pub(crate) use affine::{Weight, add_bias, affine, count_affine, weighted};
 pub(crate) use replicated::default_initializer;
-pub(crate) use split::{Parameters, columns, columns_each, rows};
+pub(crate) use split::{Parameters, columns_each, rows};

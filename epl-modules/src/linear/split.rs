@@ -142,27 +142,23 @@ impl SplitLinear {
     }
 
     fn columns<const D: usize>(&self, input: Operand<D>) -> Split<D> {
-        self.check_columns();
-        columns(input, self.parameters(), [self.d_input, self.d_output], &self.context)
+        let [output] = Self::forward_each([self], input);
+        output
     }
 
-    /// Applies two layers that are cut by columns, or three, to one input.
+    /// Applies layers that are cut by columns, up to three, to one input.
     ///
     /// # Errors
     ///
     /// As [`forward`](Self::forward).
     pub(crate) fn forward_each<const D: usize, const N: usize>(layers: [&Self; N], input: Operand<D>) -> [Split<D>; N] {
         let layers = layers.map(|layer| {
-            layer.check_columns();
+            if layer.cut != LinearCut::Column {
+                refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
+            }
             (layer.parameters(), [layer.d_input, layer.d_output], &layer.context)
         });
         columns_each(input, layers)
-    }
-
-    fn check_columns(&self) {
-        if self.cut != LinearCut::Column {
-            refuse("a linear layer cut by rows takes a Split tensor: slice a replicated one with `sliced`".into());
-        }
     }
 
     fn rows<const D: usize>(&self, input: Split<D>) -> Tensor<D> {
@@ -188,18 +184,8 @@ pub(crate) struct Parameters {
     pub(crate) bias: Option<Tensor<1>>,
 }
 
-/// This rank's columns of `x W + b`, of which it holds those of `W` and `b`.
-pub(crate) fn columns<const D: usize>(
-    input: Operand<D>,
-    parameters: Parameters,
-    sizes: [usize; 2],
-    context: &Context,
-) -> Split<D> {
-    let [output] = columns_each(input, [(parameters, sizes, context)]);
-    output
-}
-
-/// Those of one layer, of two or of three, which lie on the same ranks.
+/// This rank's columns of `x W + b`, of which it holds those of `W` and `b`: of one layer, of two or of three, which lie on the same
+/// ranks.
 pub(crate) fn columns_each<const D: usize, const N: usize>(
     input: Operand<D>,
     layers: [(Parameters, [usize; 2], &Context); N],

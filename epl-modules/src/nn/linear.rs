@@ -8,9 +8,7 @@ use epl_comm::{Copied, Split, sliced};
 use epl_core::{Axis, Context, Place};
 
 use crate::invalid::check_last_dim;
-use crate::linear::{
-    LinearCut, Parameters, Weight, affine, columns, columns_each, count_affine, default_initializer, rows,
-};
+use crate::linear::{LinearCut, Parameters, Weight, affine, columns_each, count_affine, default_initializer, rows};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
@@ -156,10 +154,11 @@ impl Linear {
 
     /// The columns of this rank, of a layer that is cut so.
     pub(super) fn columns<const D: usize>(&self, input: Copied<D>) -> Split<D> {
-        columns(input.into(), self.parameters(), self.sizes, &self.context)
+        let [output] = Self::columns_each([self], input);
+        output
     }
 
-    /// The same of two layers, or of three, of one input.
+    /// The same of up to three layers of one input.
     pub(super) fn columns_each<const D: usize, const N: usize>(layers: [&Self; N], input: Copied<D>) -> [Split<D>; N] {
         columns_each(input.into(), layers.map(|layer| (layer.parameters(), layer.sizes, &layer.context)))
     }

@@ -89,7 +89,8 @@ impl SwiGlu {
         }
         let group = inner.context().tensor();
         let input = copied(input, group);
-        let gated = Activation::Silu.forward(inner.columns(input.clone()).local()) * outer.columns(input).local();
+        let [inside, outside] = Linear::columns_each([inner, outer], input);
+        let gated = Activation::Silu.forward(inside.local()) * outside.local();
         Split::from_local(gated, D - 1, inner.sizes()[1], group).all_gather()
     }
 }

@@ -147,10 +147,8 @@ impl CrossAttention {
     /// Unwinds with an error when a shape is another, or a peer fails.
     pub fn forward(&self, query: Tensor<3>, context: Tensor<3>, mask: Option<Tensor<2, Bool>>) -> Tensor<3> {
         self.check(&query, &context);
-        let context = copied(context, self.group());
-        let size = self.config.d_head;
-        let key = by_head(self.key.columns(context.clone()).local(), size);
-        let value = by_head(self.value.columns(context).local(), size);
+        let of_context = Linear::columns_each([&self.key, &self.value], copied(context, self.group()));
+        let [key, value] = of_context.map(|features| by_head(features.local(), self.config.d_head));
         self.attend(query, key, value, mask)
     }
 
