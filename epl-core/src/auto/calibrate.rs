@@ -7,6 +7,7 @@ use super::rates::seconds_of;
 use crate::cost::{CallKind, Line, MeasuredCalls, Network};
 use crate::error::Result;
 use crate::launch::Epl;
+use crate::probe::measure::median;
 
 /// Bytes that each member gives.
 const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
@@ -70,9 +71,7 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
             })?;
             longer.push(both - alone);
         }
-        let counted = &mut longer[1..];
-        counted.sort_by(f64::total_cmp);
-        let own = counted[counted.len() / 2].max(0.0);
+        let own = median(longer[1..].to_vec()).max(0.0);
         points.push((4.0 * elements as f64, world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
     }
     Ok(Line::through(points))

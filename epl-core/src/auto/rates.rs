@@ -19,14 +19,14 @@ use crate::model::chain::Chain;
 use crate::model::place::Place;
 use crate::offload::is_host;
 use crate::optim::OptimizerConfig;
-use crate::probe::measure::wait;
+use crate::probe::measure::{median, run_over, wait};
 use crate::search::{put_away, reset};
 use crate::stable_hash::stable_hash;
 
 /// Rows and columns of what is measured with: 4 MiB, as large as a layer, and larger than a core's own cache.
 const WIDTH: usize = 1024;
 /// How often something is timed; the first does not count.
-const REPEATS: usize = 5;
+const REPEATS: usize = 6;
 
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {
@@ -121,9 +121,10 @@ fn seconds_of_update<O: OptimizerConfig>(
     for _ in 0..REPEATS {
         let rows = Tensor::ones([1, WIDTH], device);
         let accumulated = engine.accumulate(vec![MicroBatch::new(rows, [0])])?;
+        run_over(device);
         seconds.push(seconds_of(device, || engine.apply(accumulated, 1e-3).map(drop))?);
     }
-    Ok(least(seconds))
+    Ok(typical(seconds))
 }
 
 /// Seconds until a device is done with something, which it may do by itself.
@@ -135,16 +136,20 @@ pub(super) fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> 
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// Seconds to read and write a byte once: of a sum, which reads two and writes one.
+/// Seconds to read and write a byte once: of a gradient that is added to another one.
 fn copy(device: &Device) -> Result<f64> {
     let [few, many] = columns(device).map(|columns| {
-        let x = Tensor::<2>::ones([WIDTH, columns], device);
-        let sum = || {
-            let _ = x.clone() + x.clone();
-            Ok(())
-        };
-        let all = (0..REPEATS).map(|_| seconds_of(device, sum)).collect::<Result<Vec<_>>>()?;
-        Ok::<_, Error>((WIDTH * columns * size_of::<f32>(), least(all)))
+        let (mut sum, other) =
+            (Tensor::<2>::ones([WIDTH, columns], device), Tensor::<2>::ones([WIDTH, columns], device));
+        let mut seconds = Vec::new();
+        for _ in 0..REPEATS {
+            run_over(device);
+            seconds.push(seconds_of(device, || {
+                sum.inplace(|sum| sum + other.clone());
+                Ok(())
+            })?);
+        }
+        Ok::<_, Error>((WIDTH * columns * size_of::<f32>(), typical(seconds)))
     });
     Ok(slope([few?, many?]))
 }
@@ -217,11 +222,15 @@ fn spared(epl: &Epl, device: &Device) -> Result<f64> {
             times.push(begin.elapsed().as_secs_f64());
         }
         world.barrier()?;
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(median(times))
     };
     let (together, alone) = (timed(true)?, timed(world.rank() == 0)?);
     Ok(if world.rank() == 0 { (1.0 - alone / together).clamp(0.0, 0.5) } else { 0.0 })
+}
+
+/// The median of all but the first: what other ranks do at the same time is part of it, as in a step.
+fn typical(times: Vec<f64>) -> f64 {
+    median(times[1..].to_vec())
 }
 
 /// The least of all but the first.

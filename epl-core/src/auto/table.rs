@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::cost::{ClusterDevices, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
-use crate::memory::OptimizerState;
+use crate::memory::{OptimizerState, Tiers};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
@@ -29,6 +29,8 @@ pub struct CostTable {
     /// Whether a description says what its devices and links are.
     is_described: bool,
     rates: Rates,
+    /// Where what is put away lay while an update in host memory was measured.
+    away: Option<Tiers>,
     state: OptimizerState,
     rows: usize,
     lanes: usize,
@@ -92,6 +94,7 @@ impl CostTable {
             speeds: epl.config().auto.speeds.clone(),
             is_described: false,
             rates,
+            away: search::put_away(epl.config()),
             state,
             rows: sample.rows(),
             lanes: world.lanes(),
@@ -200,11 +203,14 @@ impl CostTable {
     }
 
     fn judge(&self, config: &Config) -> Judge<'_> {
+        // What an update takes that brings parameters over, too, says nothing of one that brings gradients alone.
+        let is_measured = search::put_away(config) == self.away;
+        let host_update = self.rates.host_update.filter(|_| is_measured);
         Judge {
             columns: &self.columns,
             cluster: &self.cluster,
             network: &self.network,
-            rates: self.rates,
+            rates: Rates { host_update, ..self.rates },
             state: self.state,
             batch: self.rows,
             devices: self.devices.clone().with_bytes(config.offload.device_bytes),

@@ -14,7 +14,7 @@ use crate::launch::Epl;
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
-use crate::probe::measure::wait;
+use crate::probe::measure::{median, wait};
 
 /// Steps of a layout that do not count, and that do.
 const STEPS: [usize; 2] = [2, 5];
@@ -58,7 +58,5 @@ pub(super) fn seconds<M: Model, O: OptimizerConfig>(
         wait(&device)?;
         seconds.push(begin.elapsed().as_secs_f64());
     }
-    let mut slowest = world.all_reduce_values(&seconds[STEPS[0]..], ReduceOp::Max)?;
-    slowest.sort_by(f64::total_cmp);
-    Ok(Ok(slowest[slowest.len() / 2]))
+    Ok(Ok(median(world.all_reduce_values(&seconds[STEPS[0]..], ReduceOp::Max)?)))
 }

@@ -388,7 +388,7 @@ struct Count {
 
 /// The middle one of at least one number: of times, and of counts, since the tables of the graph that all ranks of a process share
 /// grow on whichever thread comes first.
-fn median<T: Copy + PartialOrd>(mut numbers: Vec<T>) -> T {
+pub(crate) fn median<T: Copy + PartialOrd>(mut numbers: Vec<T>) -> T {
     numbers.sort_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
     numbers[numbers.len() / 2]
 }
@@ -399,7 +399,7 @@ pub(crate) fn wait(device: &Device) -> Result<()> {
 }
 
 /// As much memory as no cache has, written and read.
-fn run_over(device: &Device) {
+pub(crate) fn run_over(device: &Device) {
     const ELEMENTS: usize = 1 << 22;
     let ones = Tensor::<1>::ones([ELEMENTS], &device.clone().inner());
     let _ = (ones.clone() + ones).slice([0..1]).into_data();

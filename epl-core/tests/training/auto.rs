@@ -381,6 +381,18 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
     }
     std::fs::write(&file, slower.to_string()).unwrap();
     assert!(found(&[("offload.optimizer_state", "host")]) > 1.0);
+    // It is of state that lies as it did: of nothing else that is put away.
+    let bounded = ("offload.device_bytes", "1000000");
+    let updates = launch(&config(&[&AUTO[..], &[keep, bounded]].concat()), |epl| {
+        let table = epl.cost_table(chain, &SgdConfig::new(), sample())?;
+        let of = |option: (&str, &str)| {
+            let given = config(&[("cluster.ranks", "2"), ("train.global_batch_size", "8"), bounded, option]);
+            Ok::<_, Error>(table.explain(&given)?.time().update)
+        };
+        Ok([of(("offload.level", "v0"))?, of(("offload.optimizer_state", "host"))?])
+    });
+    let [all, state] = updates.unwrap()[0];
+    assert!(all > 1.0 && state < 1.0, "{all} {state}");
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! What layouts take, where that can be said by hand.
+
+use burn::optim::AdamWConfig;
+use burn::tensor::Tensor;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::{chain, column, declaring, found_over, found_with, given, judge};
+use crate::config::{Config, Layers, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
+use crate::cost::{Line, Network, NetworkLink, Rates, SegmentTime};
+use crate::memory::OptimizerState;
+use crate::plan::Plan;
+use crate::search::candidate::{Candidate, Shape};
+use crate::search::column::{Column, Columns};
+use crate::search::judge::Judge;
+use crate::search::run::search;
+use crate::simulate::{StepProgram, StepShapes};
+use crate::topology::cluster::{Axis, Cluster};
+use crate::{Place, launch_dry};
+
+#[test]
+fn links_count_where_they_are() {
+    // Two hosts of two, of which the one has slow links: layers that call over tensor ranks are there as slow.
+    let fast = NetworkLink { latency: 1e-6, bandwidth: 1e9 };
+    let slow = NetworkLink { latency: 1.0, bandwidth: 1e3 };
+    let outside = NetworkLink { latency: 1e-3, bandwidth: 1e6 };
+    let (cluster, mut numbers) = (Cluster::new(vec![2, 2], 0).unwrap(), ChaCha8Rng::seed_from_u64(2));
+    let mut own = column(4, &mut numbers, false);
+    let call = crate::simulate::Called {
+        over: crate::simulate::Members::Axis(Axis::Tensor),
+        operation: epl_comm::Operation::AllReduce(epl_comm::ReduceOp::Sum),
+        dtype: burn::tensor::DType::F32,
+        elements: 8,
+    };
+    own.shapes = own.shapes.with_forward_call(0, call);
+    let seconds = |links: [NetworkLink; 2]| {
+        let columns = Columns::from([((2, 1), Ok(own.clone()))]);
+        let hosts = links.map(|inside| [inside, outside]).to_vec();
+        let network = Network::of_hosts(vec![0, 0, 1, 1], hosts);
+        let judge = judge(&columns, &cluster, &network, (4, None));
+        let config = given(4, &[("dist.tensor_parallel_size", "2")]);
+        let config = Config { auto: Config::default().auto, ..config };
+        judge.judge(&config).unwrap().seconds
+    };
+    let [first, second, neither] = [[slow, fast], [fast, slow], [fast, fast]].map(seconds);
+    assert!((first - second).abs() < 1e-9 && first > neither + 1.9, "{first} {second} {neither}");
+}
+
+#[test]
+fn stages_and_rows_are_divided_by_speed() {
+    let (speeds, link) = ([2.0, 2.0, 1.0, 1.0], NetworkLink { latency: 0.0, bandwidth: 1e12 });
+    let found_on = |options: &[(&str, &str)]| found_over(link, &speeds, (12, 24), options);
+    let stages = found_on(&[("dist.pipeline_parallel_size", "4"), ("pipeline.num_chunks", "1")]);
+    assert_eq!(stages.best().config().pipeline.cuts, Some(vec![4, 8, 10]), "{stages}");
+    // Rows, where stages are even: as much faster as the devices are together.
+    let of = |weights: &[(&str, &str)]| {
+        let given = [&[("dist.pipeline_parallel_size", "1"), ("pipeline.num_micro_batch", "1")], weights].concat();
+        found_on(&given)
+    };
+    let (even, divided) = (of(&[("io.row_weights", "1,1,1,1")]), of(&[]));
+    assert_eq!(divided.best().config().io.row_weights, Some(vec![2, 2, 1, 1]), "{divided}");
+    assert!((even.best().seconds() / divided.best().seconds() - 1.5).abs() < 1e-6, "{even} {divided}");
+    // Both: a replica of the fast devices and one of the slow ones, or a stage of each.
+    let two = [("dist.pipeline_parallel_size", "2"), ("pipeline.num_micro_batch", "4"), ("pipeline.num_chunks", "1")];
+    let both = found_on(&two);
+    let even = found_on(&[&two[..], &[("io.row_weights", "1,1"), ("pipeline.cuts", "6")]].concat());
+    let choice = both.best().config();
+    let faster = choice.pipeline.cuts.as_ref().is_some_and(|cuts| cuts[0] > 7);
+    assert!(choice.io.row_weights == Some(vec![2, 1]) || faster, "{both}");
+    assert!(even.best().seconds() / both.best().seconds() > 1.4, "{even} {both}");
+}
+
+/// Seconds of a layout of four segments that take 1 forward, 2 backward and a quarter without a graph for a row, of 8 rows.
+fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], rates: Rates) -> f64 {
+    let cluster = Cluster::local(data * stages).unwrap();
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let network = Network::of_links(vec![0; data * stages], link, link);
+    let Column { builder, shapes, .. } = column(4, &mut ChaCha8Rng::seed_from_u64(1), false);
+    let line = |seconds: f64| Line::through([(1.0, seconds)]);
+    let even = SegmentTime { forward: line(1.0), backward: line(2.0), untracked: line(0.25) };
+    let columns = Columns::from([((1, 1), Ok(Column::new(builder, vec![even; 4], shapes, None)))]);
+    let judge = Judge { rates, ..judge(&columns, &cluster, &network, (8, None)) };
+    let shape = Shape {
+        sizes: [data, stages, 1, 1],
+        micro_batches: 1,
+        chunks: 1,
+        strategy: PipelineStrategy::PreferBackward,
+        order: RankOrder::DataPipelineTensor,
+        by_speed: false,
+    };
+    let cuts = if stages > 1 { vec![2] } else { Vec::new() };
+    let level = (ZeroLevel::Off, OffloadLevel::Off);
+    let candidate = Candidate { shape, level, row_weights: None, cuts, runs: runs.to_vec() };
+    judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
+}
+
+#[test]
+fn what_is_run_again_takes_one_forward_without_a_graph_more() {
+    let of = |runs: &[core::ops::Range<usize>]| seconds_of((1, 1), runs, Rates::default());
+    assert_eq!(of(&[]), 4.0 * 3.0 * 8.0);
+    assert_eq!(of(&[0..1, 2..3]) - of(&[]), 2.0 * 0.25 * 8.0);
+}
+
+#[test]
+fn a_rank_is_faster_while_others_of_its_host_wait() {
+    let of = |layout, spared| seconds_of(layout, &[], Rates { spared, ..Rates::default() });
+    // Of two stages with one micro-batch one always waits, and of replicas none does.
+    let (whole, spared) = (of((1, 2), 0.0), of((1, 2), 0.2));
+    assert!((spared / whole - 0.9).abs() < 1e-3, "{spared} of {whole}");
+    assert!((of((2, 1), 0.2) / of((2, 1), 0.0) - 1.0).abs() < 1e-3);
+    assert_eq!(of((1, 1), 0.2), of((1, 1), 0.0));
+}
+
+/// Of a plan, all that a simulation and an estimate read.
+fn what_counts(plan: &Plan, shapes: &StepShapes) -> String {
+    let units = plan.params.units().map(|unit| {
+        let names: Vec<&str> = unit.members.iter().map(|member| &*plan.records()[*member].name).collect();
+        format!("{names:?} {:?} {} {:?} {:?} {}", unit.axis, unit.numel, unit.shards, unit.residency, unit.sent)
+    });
+    let units: Vec<String> = units.collect();
+    let held = plan.held(OptimizerState::PerElement(2));
+    let statistics: Vec<&str> = plan.statistics().map(|number| &*plan.records()[number].name).collect();
+    format!(
+        "{units:?} {held:?} {:?} {} {} {} {statistics:?} {:?} {:?}",
+        plan.full_segments,
+        plan.casts(),
+        plan.two_segments(),
+        plan.largest_bucket(ZeroLevel::V3),
+        plan.stages,
+        StepProgram::new(plan, shapes).unwrap()
+    )
+}
+
+#[test]
+fn a_plan_of_a_stages_own_parameters_counts_as_the_whole_one() {
+    let tied = |at: &Place| chain(at, 5, true);
+    for options in [
+        &[("dist.pipeline_parallel_size", "2"), ("zero.level", "v1")][..],
+        &[("dist.pipeline_parallel_size", "2"), ("zero.level", "v3")],
+        &[("dist.pipeline_parallel_size", "3"), ("pipeline.num_chunks", "2"), ("zero.level", "v2")],
+        &[("dist.pipeline_parallel_size", "2"), ("amp.level", "O1"), ("amp.full_precision", "layers.4")],
+        &[("dist.pipeline_parallel_size", "2"), ("optimizer.frozen", "layers.2"), ("offload.level", "v0")],
+    ] {
+        let ranks = if options[0].1 == "3" { 6 } else { 4 };
+        let said = options.iter().map(|(key, value)| format!("{key}={value}"));
+        let said = said.chain([format!("cluster.ranks={ranks}"), "pipeline.num_micro_batch=2".to_string()]);
+        let config = Layers::new().command_line(said).unwrap().resolve().unwrap();
+        let compared = launch_dry(&config, 0, |epl| {
+            let lazy = epl.plan(tied)?;
+            let shapes = lazy.step_shapes(&[1], &[0, 0], |_, device| Tensor::ones([1, 3], device))?;
+            let builder = lazy.builder.laid_for(&AdamWConfig::new())?;
+            let ranks = epl.context().mesh().group(Axis::Pipeline, 0);
+            for (rank, plan) in ranks.iter().zip(builder.plans_of(&ranks)?) {
+                let whole = builder.clone().at(epl.context().mesh().coordinate(*rank)).plan()?;
+                assert!(plan.records().iter().all(|record| record.held), "{options:?}");
+                assert_eq!(what_counts(&plan, &shapes), what_counts(&whole, &shapes), "{options:?}, rank {rank}");
+            }
+            Ok(ranks.len())
+        });
+        assert!(compared.unwrap().0 > 1);
+    }
+}
+
+#[test]
+fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
+    // Gradients of 33 kB a stage, or rows of 256 bytes, from one host to another.
+    let inside = NetworkLink { latency: 0.0, bandwidth: 1e9 };
+    let outside = NetworkLink { latency: 0.0, bandwidth: 1e4 };
+    let found = |hosts: Vec<usize>, options: &[(&str, &str)]| {
+        let cluster = Cluster::new(hosts.clone(), 0).unwrap();
+        let of_rank = hosts.iter().enumerate().flat_map(|(host, ranks)| vec![host; *ranks]).collect();
+        let network = Network::of_links(of_rank, inside, outside);
+        let columns =
+            Columns::from([((1, 1), Ok(declaring((64, |_| {}), 4, &mut ChaCha8Rng::seed_from_u64(1), false)))]);
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (2, None)) };
+        let fixed = [
+            ("dist.tensor_parallel_size", "1"),
+            ("dist.expert_parallel_size", "1"),
+            ("dist.pipeline_parallel_size", "2"),
+            ("pipeline.num_micro_batch", "1"),
+        ];
+        search(&judge, &given(4, &[&fixed[..], options].concat()), 4).unwrap()
+    };
+    let (free, plain) = (found(vec![2, 2], &[]), found(vec![2, 2], &[("dist.order", "data,pipeline,tensor")]));
+    assert_eq!(free.best().config().dist.order, RankOrder::PipelineDataTensor, "{free}");
+    assert!(free.best().seconds() < plain.best().seconds() - 1.0, "{free} {plain}");
+    // On one host all lie alike.
+    let one = found(vec![4], &[]);
+    assert!([one.best()].into_iter().chain(one.next()).all(|choice| !choice.words().contains("neighbours")), "{one}");
+}
+
+#[test]
+fn an_update_in_host_memory_takes_what_it_takes_there() {
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let host_update = |seconds| Rates { update: 1.0, host_update: seconds, ..Rates::default() };
+    let found = |rates: Rates, options: &[(&str, &str)]| {
+        let found = found_with(rates, (link, &[2.0]), (4, 8), options);
+        (found.best().time().update, found.best().to_string())
+    };
+    // Four layers of twelve elements, on a device twice as fast as the slowest one, which its host is not.
+    let known = host_update(Some(5.0));
+    let (seconds, told) = found(known, &[("offload.optimizer_state", "host")]);
+    assert!(seconds == 240.0 && told.contains("but for what an update there brings over and back"), "{told}");
+    assert_eq!(found(known, &[("offload.level", "v0")]).0, 240.0);
+    assert_eq!(found(known, &[]).0, 24.0);
+    // Where nobody measured it, the device's is taken, and that is told.
+    let (seconds, told) = found(host_update(None), &[("offload.optimizer_state", "host")]);
+    assert!(seconds == 24.0 && told.contains("an update there takes another time than on the device"), "{told}");
+}
