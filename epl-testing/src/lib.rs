@@ -67,6 +67,13 @@ pub fn one_host(ranks: usize) -> String {
     )
 }
 
+/// The largest of some errors; no number where one of them is none, which no bound admits: `f64::max` would leave it out.
+pub fn largest(errors: impl IntoIterator<Item = f64>) -> f64 {
+    errors
+        .into_iter()
+        .fold(0.0, |largest: f64, error| if largest.is_nan() || error <= largest { largest } else { error })
+}
+
 /// Numbers between -1 and 1 without a pattern that a wrong index could share.
 ///
 /// Not drawn: Burn's generator is the whole process's, so that a test that draws changes what the tests beside it draw, where

@@ -189,7 +189,12 @@ impl ModuleVisitor for Other<'_> {
             .collect();
         let largest = moved.iter().map(|(_, ours)| ours.abs()).fold(0.0, f64::max);
         let value = before.iter::<f64>().map(f64::abs).fold(0.0, f64::max);
-        let apart = |(theirs, ours): &(f64, f64)| (theirs - ours).abs();
+        let apart = |(theirs, ours): &(f64, f64)| match (theirs - ours).abs() {
+            // Of numbers that are none neither has moved.
+            _ if theirs.is_nan() && ours.is_nan() => 0.0,
+            apart if apart.is_nan() => f64::INFINITY,
+            apart => apart,
+        };
         let worst = moved.iter().copied().max_by(|a, b| apart(a).total_cmp(&apart(b)));
         if let Some((theirs, ours)) = worst.filter(|worst| apart(worst) > TOLERANCE * largest + ROUNDING * value) {
             self.differs.get_or_insert(((*name).clone(), theirs, ours));

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdafactorConfig, AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
@@ -169,19 +169,29 @@ fn what_a_learner_cannot_do_is_refused_before_it_begins() {
     assert!(both.contains("splits layers") && both.contains("scales the loss"), "all at once: {both}");
 }
 
+/// Makes the first element of each parameter no number.
+struct Diverged;
+
+impl ModuleMapper for Diverged {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|x| {
+            let (shape, count) = (x.dims(), x.shape().num_elements());
+            let x = x.inner().reshape([count]).slice_fill([0..1], f32::NAN).reshape(shape);
+            Tensor::from_inner(x).require_grad()
+        })
+    }
+}
+
 #[test]
 fn another_optimizer_than_the_learners_is_refused() {
     let device = Device::default().autodiff();
-    let said = |learners: ModuleOptimizer, config: &Config| {
+    let said_of = |net: small::Net, learners: ModuleOptimizer, config: &Config| {
         let out = tempfile::tempdir().expect("a folder");
         let strategy = DataParallel::new(config, AdamConfig::new().with_beta_1(0.8)).expect("valid options");
-        let result = small::training(out.path(), 1).with_training_strategy(strategy.into()).launch(Learner::new(
-            small::Net::new(&device),
-            learners,
-            1e-2,
-        ));
-        result.error.map(|error| error.to_string())
+        let training = small::training(out.path(), 1).with_training_strategy(strategy.into());
+        training.launch(Learner::new(net, learners, 1e-2)).error.map(|error| error.to_string())
     };
+    let said = |learners: ModuleOptimizer, config: &Config| said_of(small::Net::new(&device), learners, config);
     let two = config(&[("cluster.ranks", "2")]);
     assert_eq!(said(AdamConfig::new().with_beta_1(0.8).init(), &two), None);
     for (learners, what) in [
@@ -196,6 +206,10 @@ fn another_optimizer_than_the_learners_is_refused() {
         let text = said(learners, &two).unwrap_or_else(|| panic!("{what} is refused"));
         assert!(text.contains("steps of the learner's optimizer, and by"), "{what}: {text}");
     }
+    // An element that is no number hides nothing of the others.
+    let diverged = || small::Net::new(&device).map(&mut Diverged);
+    let text = said_of(diverged(), AdamConfig::new().init(), &two).expect("another beta is refused");
+    assert!(text.contains("steps of the learner's optimizer, and by"), "{text}");
 }
 
 #[test]

@@ -145,8 +145,8 @@ fn outputs_are_read_with_the_losses() {
                 // Each backend has whole numbers of its own size.
                 let kind = |data: &TensorData| (data.dtype().is_float(), data.shape().clone());
                 assert_eq!(kind(value), kind(expected), "{name}");
-                let far =
-                    value.iter::<f64>().zip(expected.iter::<f64>()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                let pairs = value.iter::<f64>().zip(expected.iter::<f64>());
+                let far = epl_testing::largest(pairs.map(|(a, b)| (a - b).abs()));
                 assert!(far < 1e-5, "{name} is off by {far}");
             }
         }

@@ -89,7 +89,12 @@ pub fn compare(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Compared>>
 fn elements(name: &str, a: &TensorData, b: &TensorData) -> Option<Compared> {
     let size = a.dtype().size();
     let differ = a.as_bytes().chunks(size).zip(b.as_bytes().chunks(size)).filter(|(a, b)| a != b).count();
-    let largest = a.iter::<f64>().zip(b.iter::<f64>()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    // What is no number in one of them alone is as far from the other as can be.
+    let apart = |(a, b): (f64, f64)| match (a - b).abs() {
+        apart if apart.is_nan() && a.to_bits() != b.to_bits() => f64::INFINITY,
+        apart => apart,
+    };
+    let largest = a.iter::<f64>().zip(b.iter::<f64>()).map(apart).fold(0.0, f64::max);
     let scale = b.iter::<f64>().map(f64::abs).fold(0.0, f64::max);
     (differ > 0).then(|| Compared::Elements { name: name.to_string(), differ, of: a.num_elements(), largest, scale })
 }
@@ -108,5 +113,20 @@ impl fmt::Display for Compared {
             }
             Self::State(text) => f.write_str(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_in_one_of_them_is_far() {
+        let of = |values: [f32; 3]| TensorData::new(values.to_vec(), [3]);
+        let known = of([1.0, f32::NAN, 3.0]);
+        assert!(elements("w", &known, &known).is_none());
+        let told = |other: [f32; 3]| elements("w", &of(other), &known).unwrap().to_string();
+        assert_eq!(told([1.5, f32::NAN, 3.0]), "`w` 1 of 3 elements, by at most 5.000e-1 of 3.000e0");
+        assert_eq!(told([f32::NAN, f32::NAN, 3.5]), "`w` 2 of 3 elements, by at most inf of 3.000e0");
     }
 }

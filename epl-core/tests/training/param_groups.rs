@@ -102,7 +102,7 @@ fn error_of<O: OptimizerConfig + Sync>(config: &Config, optimizer: &O) -> f64 {
     for ((name, expected), initial) in NAMES.into_iter().zip(expected).zip(initial) {
         let found = found[name].try_to_vec::<f64>().unwrap();
         assert_eq!(found.len(), expected.len());
-        let off = |others: &[f64]| found.iter().zip(others).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let off = |others: &[f64]| epl_testing::largest(found.iter().zip(others).map(|(a, b)| (a - b).abs()));
         assert!(off(&initial) > 1e-2, "{name} has moved by {} only", off(&initial));
         largest = largest.max(off(&expected));
     }

@@ -152,7 +152,7 @@ fn averages_begin_as_what_they_follow_and_move_by_the_decay_after_each_update() 
                         let moved = values(&before, &name);
                         let moved = moved.iter().zip(&now).map(|(average, own)| stays * average + (1.0 - stays) * own);
                         let found = values(&after, &name);
-                        let error = moved.zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                        let error = epl_testing::largest(moved.zip(&found).map(|(a, b)| (a - b).abs()));
                         assert!(error < 1e-14, "step {step}: {name} is off by {error:e}");
                     }
                 }

@@ -92,7 +92,7 @@ fn a_mixture_counts_by_its_shares() {
                 for (name, gradient) in &found.1 {
                     let parts = first.1[name].iter::<f64>().zip(second.1[name].iter::<f64>());
                     let expected = parts.map(|(first, second)| share * first + (1.0 - share) * second);
-                    let worst = gradient.iter::<f64>().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                    let worst = epl_testing::largest(gradient.iter::<f64>().zip(expected).map(|(a, b)| (a - b).abs()));
                     assert!(worst < 1e-12, "row {index}: {worst:e} in {name}");
                 }
             }

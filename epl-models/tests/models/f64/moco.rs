@@ -36,7 +36,7 @@ fn stored(file: &TensorFile, prefix: &str) -> Result<Parameters> {
 fn assert_near(found: &TensorData, expected: &TensorData, what: &str) {
     assert_eq!(found.shape(), expected.shape(), "{what}");
     let pairs = found.iter::<f64>().zip(expected.iter::<f64>());
-    let far = pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0)).fold(0.0, f64::max);
+    let far = epl_testing::largest(pairs.map(|(a, b)| (a - b).abs() / b.abs().max(1.0)));
     assert!(far <= 1e-10, "{what} is off by {far:e}");
 }
 
