@@ -1,7 +1,7 @@
 //! A forward and a backward function as one differentiable operation.
 
 use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
-use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex};
+use burn::backend::{Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, Flex};
 use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 
 use super::inputs::VjpInputs;
@@ -43,18 +43,33 @@ where
     I: VjpInputs<N>,
     S: Send + 'static,
 {
-    custom_vjp_needed(inputs, forward, |saved, gradient, _| backward(saved, gradient))
+    let name = core::any::type_name_of_val(&forward);
+    operation(name, inputs, |inputs, _| forward(inputs), |saved, gradient, _| backward(saved, gradient))
 }
 
-/// [`custom_vjp`] whose backward function is also told of which inputs a gradient is asked, and may leave out the others: what
-/// it gives for a constant is thrown away.
+/// [`custom_vjp`] whose functions are also told of which inputs a gradient is asked. Forward need not keep what the others'
+/// gradients alone would need, and backward may leave them out: what it gives for a constant is thrown away.
 ///
 /// # Panics
 ///
 /// As [`custom_vjp`].
 pub fn custom_vjp_needed<const N: usize, const O: usize, I, S>(
     inputs: I,
-    forward: impl FnOnce(I) -> (Tensor<O>, S),
+    forward: impl FnOnce(I, [bool; N]) -> (Tensor<O>, S),
+    backward: impl FnOnce(S, Tensor<O>, [bool; N]) -> I::Gradients + Send + 'static,
+) -> Tensor<O>
+where
+    I: VjpInputs<N>,
+    S: Send + 'static,
+{
+    operation(core::any::type_name_of_val(&forward), inputs, forward, backward)
+}
+
+/// The operation of a name.
+fn operation<const N: usize, const O: usize, I, S>(
+    name: &'static str,
+    inputs: I,
+    forward: impl FnOnce(I, [bool; N]) -> (Tensor<O>, S),
     backward: impl FnOnce(S, Tensor<O>, [bool; N]) -> I::Gradients + Send + 'static,
 ) -> Tensor<O>
 where
@@ -62,13 +77,13 @@ where
     S: Send + 'static,
 {
     let inputs = inputs.into_array();
+    let needed = inputs.each_ref().map(Dispatch::is_tracked);
     let strategy = strategy(&inputs).unwrap_or_else(|error| unwind(error));
-    let name = core::any::type_name_of_val(&forward);
     let forward = move |inputs: [DispatchTensor; N]| {
         timed(name, OperationPhase::Forward, || {
             count_bytes(inputs.iter());
             keep_awake_beside(&inputs[0]);
-            let (output, saved) = forward(I::from_array(inputs));
+            let (output, saved) = forward(I::from_array(inputs), needed);
             let output = output.into_dispatch();
             count_bytes([&output].into_iter());
             (output, saved)

@@ -226,7 +226,7 @@ mod tests {
     };
 
     fn largest(x: Tensor<4>) -> f64 {
-        x.abs().into_data().iter::<f64>().fold(0.0, f64::max)
+        epl_testing::largest(x.abs().into_data().iter::<f64>())
     }
 
     #[test]

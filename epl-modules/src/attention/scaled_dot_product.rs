@@ -1,8 +1,8 @@
 //! Scaled dot-product attention as one node of the graph.
 //!
-//! In host memory backward keeps what went in, which any would need, and of short sequences the weights. Elsewhere it keeps one matrix of weights, the mask of dropout
-//! and the slopes of a softcap, in the place of the bias: as separate operations Burn would keep the scores before and after the bias, every mask,
-//! and the weights twice.
+//! In host memory backward keeps what went in, which any would need, and of short sequences the weights. Elsewhere it keeps one matrix
+//! of weights, the mask of dropout and the slopes of a softcap, in the place of the bias: as separate operations Burn would keep the
+//! scores before and after the bias, every mask, and the weights twice.
 
 use burn::tensor::{DType, Tensor};
 use epl_comm::custom_vjp_needed;
@@ -29,7 +29,9 @@ pub(super) fn attend(
     match bias {
         Some(bias) => custom_vjp_needed(
             (query, key, value, bias),
-            move |(query, key, value, bias)| forward(Inputs { query, key, value, bias: Some(bias) }, weighing),
+            move |(query, key, value, bias), needed| {
+                forward(Inputs { query, key, value, bias: Some(bias) }, weighing, needed.contains(&true))
+            },
             |saved, grad, [.., asks_bias]| {
                 let found = saved.backward(grad, asks_bias);
                 (Some(found.query), Some(found.key), Some(found.value), found.bias)
@@ -37,7 +39,9 @@ pub(super) fn attend(
         ),
         None => custom_vjp_needed(
             (query, key, value),
-            move |(query, key, value)| forward(Inputs { query, key, value, bias: None }, weighing),
+            move |(query, key, value), needed| {
+                forward(Inputs { query, key, value, bias: None }, weighing, needed.contains(&true))
+            },
             |saved, grad, _| {
                 let found = saved.backward(grad, false);
                 (Some(found.query), Some(found.key), Some(found.value))
@@ -61,11 +65,12 @@ enum Kept {
     Nothing,
 }
 
-fn forward(inputs: Inputs, weighing: Weighing) -> (Tensor<4>, Saved) {
+/// Whether there will be a backward pass is said.
+fn forward(inputs: Inputs, weighing: Weighing, is_tracked: bool) -> (Tensor<4>, Saved) {
     if is_host(&inputs.query.device()) {
         let (output, weights) = match inputs.query.dtype() {
-            DType::F64 => on_host::forward::<f64>(&inputs, &weighing),
-            _ => on_host::forward::<f32>(&inputs, &weighing),
+            DType::F64 => on_host::forward::<f64>(&inputs, &weighing, is_tracked),
+            _ => on_host::forward::<f32>(&inputs, &weighing, is_tracked),
         };
         return (output, Saved { inputs, kept: Kept::Host(Box::new((weighing, weights))) });
     }
@@ -104,7 +109,7 @@ impl Saved {
             Kept::Nothing => return inputs.zeros(asks_bias),
             Kept::Host(kept) => {
                 let (weighing, weights) = *kept;
-                return match grad.dtype() {
+                return match inputs.query.dtype() {
                     DType::F64 => on_host::backward::<f64>(&inputs, (&weighing, weights), grad, asks_bias),
                     _ => on_host::backward::<f32>(&inputs, (&weighing, weights), grad, asks_bias),
                 };
@@ -159,12 +164,22 @@ mod tests {
     }
 
     /// Two heads of queries share one of keys where their number is even.
-    fn inputs([batch_size, n_heads, queries, keys]: [usize; 4], biases: Option<usize>, dtype: DType) -> Inputs {
+    fn inputs(size: [usize; 4], biases: Option<usize>, dtype: DType) -> Inputs {
+        inputs_of([5, 7], size, biases, dtype)
+    }
+
+    /// The same, of keys and of values of these widths.
+    fn inputs_of(
+        [depth, width]: [usize; 2],
+        [batch_size, n_heads, queries, keys]: [usize; 4],
+        biases: Option<usize>,
+        dtype: DType,
+    ) -> Inputs {
         let of_keys = if n_heads.is_multiple_of(2) { n_heads / 2 } else { n_heads };
         Inputs {
-            query: heads([batch_size, n_heads, queries, 5], dtype),
-            key: heads([batch_size, of_keys, keys, 5], dtype),
-            value: draw([batch_size, of_keys, keys, 7], dtype),
+            query: heads([batch_size, n_heads, queries, depth], dtype),
+            key: heads([batch_size, of_keys, keys, depth], dtype),
+            value: draw([batch_size, of_keys, keys, width], dtype),
             bias: biases.map(|sequences| draw([sequences, n_heads, queries, keys], dtype)),
         }
     }
@@ -175,9 +190,7 @@ mod tests {
 
     fn far(a: Tensor<4>, b: Tensor<4>) -> f64 {
         assert_eq!(a.dims(), b.dims());
-        // What is no number is far from all.
-        let farther = |far: f64, x: f64| if far.is_nan() || x <= far { far } else { x };
-        (a - b).abs().into_data().iter::<f64>().fold(0.0, farther)
+        epl_testing::largest((a - b).abs().into_data().iter::<f64>())
     }
 
     /// One block and several, sizes that do not divide, queries that see no key, and nothing at all.
@@ -224,13 +237,14 @@ mod tests {
             let [plain, with_masks] =
                 [false, true].map(|masks| [false, true].map(|causal| weighing(size, causal, masks)));
             // Within a block, and over several.
-            let windows = [limited(size, 3, true), limited(size, 70, false)];
+            let without_limit = Weighing { softcap: None, ..limited(size, 3, true) };
+            let windows = [limited(size, 3, true), limited(size, 70, false), without_limit];
             for weighing in plain.into_iter().chain(with_masks).chain(windows) {
                 let (mut inputs, masks) = (inputs(size, biases, DType::F64), weighing.padding.is_some());
                 // A bias may hide all keys of a query.
                 let first = 0..size[2].min(1);
                 inputs.bias = inputs.bias.map(|bias| bias.slice_fill(s![.., .., first, ..], f64::NEG_INFINITY));
-                let (ours, saved) = forward(copy(&inputs), weighing.clone());
+                let (ours, saved) = forward(copy(&inputs), weighing.clone(), true);
                 let grad = heads([size[0], size[1], size[2], 7], DType::F64);
                 let found = saved.backward(grad.clone(), true);
                 let what = format!("{size:?}, biases {biases:?}, {:?}, masks {masks}", weighing.sight);
@@ -248,6 +262,77 @@ mod tests {
                     assert_eq!(others, 0.0, "{what}");
                 }
             }
+        }
+    }
+
+    /// The weights that forward has kept, if it has.
+    fn kept(saved: &mut Saved) -> Option<Tensor<1>> {
+        match &mut saved.kept {
+            Kept::Host(kept) => kept.1.take(),
+            _ => None,
+        }
+    }
+
+    /// Of several blocks and parts, of which each has a place of its own for its weights.
+    #[test]
+    fn kept_weights_give_the_gradients_of_weights_that_are_made_again() {
+        for (size, biases) in [
+            ([1, 1, 130, 130], None),
+            ([9, 1, 130, 130], Some(3)),
+            ([4, 1, 150, 150], Some(1)),
+            ([4, 2, 100, 100], None),
+        ] {
+            let window = Weighing { softcap: None, ..limited(size, 70, true) };
+            for weighing in [weighing(size, true, false), weighing(size, false, true), window] {
+                let what = format!("{size:?}, biases {biases:?}, {:?}", weighing.sight);
+                let inputs = inputs_of([64; 2], size, biases, DType::F64);
+                let grad = heads([size[0], size[1], size[2], 64], DType::F64);
+                let run = |is_kept: bool| {
+                    let (output, mut saved) = forward(copy(&inputs), weighing.clone(), true);
+                    assert!(is_kept || kept(&mut saved).is_some(), "{what}: they are short enough");
+                    let found = saved.backward(grad.clone(), true);
+                    [vec![output, found.query, found.key, found.value], found.bias.into_iter().collect()].concat()
+                };
+                let (ours, again) = (run(true), run(false));
+                let (expected, saved) = forward_tensors(copy(&inputs), &weighing);
+                let exact = saved.backward(grad.clone(), true);
+                let exact = [expected, exact.query, exact.key, exact.value].into_iter().chain(exact.bias);
+                for (index, ((ours, again), exact)) in ours.into_iter().zip(again).zip(exact).enumerate() {
+                    assert_eq!(ours.clone().into_data(), again.into_data(), "{what}: {index}, to the bit");
+                    let scale = exact.clone().abs().max().into_scalar::<f64>().max(1.0);
+                    assert!(far(ours, exact) < 1e-12 * scale, "{what}: {index}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn weights_are_kept_that_are_no_more_bytes_than_what_went_in() {
+        let keeps = |length: usize, dtype: DType, softcap: bool, is_tracked: bool| {
+            let size = [2, 1, length, length];
+            let softcap = softcap.then(|| Softcap::new(0.8).unwrap());
+            let weighing = Weighing { softcap, ..weighing(size, false, false) };
+            let (_, mut saved) = forward(inputs_of([8; 2], size, None, dtype), weighing, is_tracked);
+            kept(&mut saved).is_some()
+        };
+        // Three matrices of eight columns; weights are in f32 at least.
+        for (dtype, most) in [(DType::F64, 24), (DType::F32, 24), (DType::BF16, 12)] {
+            assert!(keeps(most, dtype, false, true) && !keeps(most + 1, dtype, false, true), "{dtype:?}");
+            assert!(!keeps(most, dtype, true, true), "{dtype:?}: a softcap has slopes, too");
+            assert!(!keeps(most, dtype, false, false), "{dtype:?}: no backward pass has them");
+        }
+    }
+
+    /// What is padding may be anything, also what makes scores that are no numbers.
+    #[test]
+    fn padding_hides_scores_that_are_no_numbers() {
+        let column = |values: &[f32]| Tensor::<1>::from_floats(values, &Device::flex()).reshape([1, 1, -1, 1]);
+        let inputs =
+            Inputs { query: column(&[1e10]), key: column(&[1.0, 1e30]), value: column(&[3.0, 5.0]), bias: None };
+        let padding = Tensor::<2, Bool>::from_data([[false, true]], &Device::flex());
+        let weighing = Weighing { padding: Some(padding), ..weighing([1, 1, 1, 2], false, false) };
+        for (output, _) in [forward_tensors(copy(&inputs), &weighing), forward(inputs, weighing, true)] {
+            assert_eq!(output.into_scalar::<f32>(), 3.0);
         }
     }
 
@@ -272,8 +357,8 @@ mod tests {
                 [output, found.query, found.key, found.value, found.bias.expect("it was asked for")]
             };
             let tensors = all(forward_tensors(rounded, weighing), grad.clone());
-            let ours = all(forward(half, weighing.clone()), grad.clone());
-            let exact = all(forward(full, weighing.clone()), wide(&grad));
+            let ours = all(forward(half, weighing.clone(), true), grad.clone());
+            let exact = all(forward(full, weighing.clone(), true), wide(&grad));
             for (((ours, exact), tensors), dtype) in
                 ours.into_iter().zip(exact).zip(tensors).zip([dtype, dtype, dtype, dtype, of_bias])
             {
@@ -297,7 +382,7 @@ mod tests {
             let found = saved.backward(grad.clone(), false);
             [output, found.query, found.key, found.value].map(|x| x.cast(DType::F32))
         };
-        let (ours, exact) = (all(forward_tensors(copy(&inputs), &weighing)), all(forward(inputs, weighing)));
+        let (ours, exact) = (all(forward_tensors(copy(&inputs), &weighing)), all(forward(inputs, weighing, true)));
         for (index, (ours, exact)) in ours.into_iter().zip(exact).enumerate() {
             let finite = ours.clone().into_data().iter::<f32>().all(f32::is_finite);
             assert!(finite && far(ours, exact) < 0.1, "{index}");
@@ -309,15 +394,20 @@ mod tests {
 
     #[test]
     fn the_bits_do_not_depend_on_the_number_of_threads() {
-        let (few, many, all) = ([2, 2, 300, 600], [1, 1, 600, 2048], true);
-        let cases = [(few, weighing(few, true, all)), (many, weighing(many, false, all)), (few, limited(few, 90, all))];
-        for (size, weighing) in cases {
-            let inputs = inputs(size, Some(1), DType::F32);
-            let grad = heads([size[0], size[1], size[2], 7], DType::F32);
+        let (few, many, short, all) = ([2, 2, 300, 600], [1, 1, 600, 2048], [4, 3, 150, 150], true);
+        let cases = [
+            (few, [5, 7], weighing(few, true, all)),
+            (many, [5, 7], weighing(many, false, all)),
+            (few, [5, 7], limited(few, 90, all)),
+            (short, [64; 2], weighing(short, true, all)),
+        ];
+        for (size, widths, weighing) in cases {
+            let inputs = inputs_of(widths, size, Some(1), DType::F32);
+            let grad = heads([size[0], size[1], size[2], widths[1]], DType::F32);
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 pool.install(|| {
-                    let (output, saved) = forward(copy(&inputs), weighing.clone());
+                    let (output, saved) = forward(copy(&inputs), weighing.clone(), true);
                     let found = saved.backward(grad.clone(), true);
                     let all = [Some(output), Some(found.query), Some(found.key), Some(found.value), found.bias];
                     all.map(|x| x.map(Tensor::into_data))
@@ -338,7 +428,7 @@ mod tests {
         let inputs = Inputs { query: heads([2, 3, 70, 5], DType::F64), key, value, bias: None };
         let weighing = weighing([2, 3, 70, 40], false, true);
         let grad = draw([2, 1, 70, 7], DType::F64).expand([2, 3, 70, 7]);
-        let (ours, saved) = forward(copy(&inputs), weighing.clone());
+        let (ours, saved) = forward(copy(&inputs), weighing.clone(), true);
         let (expected, saved_tensors) = forward_tensors(inputs, &weighing);
         let (found, exact) = (saved.backward(grad.clone(), true), saved_tensors.backward(grad, true));
         let pairs = [(ours, expected), (found.query, exact.query), (found.key, exact.key), (found.value, exact.value)];

@@ -74,13 +74,19 @@ pub(crate) fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 }
 
 fn with_gradients<T: Real>(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, window: Window) -> Tensor<4> {
-    let forward = move |x, weight, bias| Saved::forward::<T>(x, weight, bias, window);
+    let forward = move |x, weight, bias, [_, asks_weight]: [bool; 2]| {
+        let y = forward::<T>(&x, &weight, bias, &window);
+        (y, Saved { shape: x.dims(), x: asks_weight.then_some(x), weight, window })
+    };
     weighted((x, weight, bias), forward, Saved::backward::<T>, bias_gradient::<T>)
 }
 
 /// What the gradients need.
 struct Saved {
-    x: Tensor<4>,
+    /// The input's.
+    shape: [usize; 4],
+    /// Of a weight that is not trained none.
+    x: Option<Tensor<4>>,
     weight: Tensor<4>,
     window: Window,
 }
@@ -92,52 +98,51 @@ const COLUMNS: usize = 256;
 /// image's.
 const COLUMNS_AT_ONCE: usize = 1 << 20;
 
-impl Saved {
-    fn forward<T: Real>(x: Tensor<4>, weight: Tensor<4>, bias: Option<Tensor<1>>, window: Window) -> (Tensor<4>, Self) {
-        let (device, [images, channels, ..], filters) = (x.device(), x.dims(), weight.dims()[0]);
-        let [height, width] = window.output();
-        let (positions, rows) = (window.positions(), channels * window.taps());
-        let (input, kernel) = (View::<T>::new(x.clone()), View::<T>::new(weight.clone()));
-        let kernel = Matrix::new(kernel.slice(), [filters, rows]);
-        count_work(|| 2.0 * (images * filters * rows * positions) as f64);
-        let bias = bias.map(View::<T>::new);
-        let mut y = Unwritten::<T>::new(images * filters * positions);
-        for_images(y.memory(), filters * positions, positions, |first, y, threads| {
-            let count = y.len() / (filters * positions);
-            with_columns(&window, input.slice(), channels, first..first + count, threads, |columns| {
-                let result = product(kernel, columns);
-                match count {
-                    1 => _ = result.write(y, threads),
-                    _ => T::with_scratch(y.len(), |scratch| {
-                        swap_outer(result.write(scratch, threads), [filters, count, positions], y);
-                    }),
-                }
-            });
-            if let Some(bias) = &bias {
-                for (channel, y) in y.chunks_exact_mut(positions).enumerate() {
-                    let bias = bias.slice()[channel % filters];
-                    // SAFETY: the product was written to all of it.
-                    y.iter_mut().for_each(|y| *unsafe { y.assume_init_mut() } += bias);
-                }
+fn forward<T: Real>(x: &Tensor<4>, weight: &Tensor<4>, bias: Option<Tensor<1>>, window: &Window) -> Tensor<4> {
+    let (device, [images, channels, ..], filters) = (x.device(), x.dims(), weight.dims()[0]);
+    let [height, width] = window.output();
+    let (positions, rows) = (window.positions(), channels * window.taps());
+    let (input, kernel) = (View::<T>::new(x.clone()), View::<T>::new(weight.clone()));
+    let kernel = Matrix::new(kernel.slice(), [filters, rows]);
+    count_work(|| 2.0 * (images * filters * rows * positions) as f64);
+    let bias = bias.map(View::<T>::new);
+    let mut y = Unwritten::<T>::new(images * filters * positions);
+    for_images(y.memory(), filters * positions, positions, |first, y, threads| {
+        let count = y.len() / (filters * positions);
+        with_columns(window, input.slice(), channels, first..first + count, threads, |columns| {
+            let result = product(kernel, columns);
+            match count {
+                1 => _ = result.write(y, threads),
+                _ => T::with_scratch(y.len(), |scratch| {
+                    swap_outer(result.write(scratch, threads), [filters, count, positions], y);
+                }),
             }
         });
-        // SAFETY: each image was written.
-        let y = unsafe { y.written() };
-        (host::tensor(y, [images, filters, height, width], &device), Self { x, weight, window })
-    }
+        if let Some(bias) = &bias {
+            for (channel, y) in y.chunks_exact_mut(positions).enumerate() {
+                let bias = bias.slice()[channel % filters];
+                // SAFETY: the product was written to all of it.
+                y.iter_mut().for_each(|y| *unsafe { y.assume_init_mut() } += bias);
+            }
+        }
+    });
+    // SAFETY: each image was written.
+    host::tensor(unsafe { y.written() }, [images, filters, height, width], &device)
+}
 
+impl Saved {
     fn backward<T: Real>(self, grad: Tensor<4>, needed: [bool; 2]) -> (Option<Tensor<4>>, Option<Tensor<4>>) {
-        let (grad, [images, channels, ..]) = (View::<T>::new(grad), self.x.dims());
+        let (grad, [images, channels, ..]) = (View::<T>::new(grad), self.shape);
         let rows = channels * self.window.taps();
         let asked = needed.iter().filter(|needed| **needed).count();
         count_work(|| 2.0 * (asked * images * self.weight.dims()[0] * rows * self.window.positions()) as f64);
         let of_x = needed[0].then(|| self.input_gradient(&grad));
-        let of_weight = needed[1].then(|| self.weight_gradient(&grad));
+        let of_weight = self.x.as_ref().map(|x| self.weight_gradient(&View::<T>::new(x.clone()), &grad));
         (of_x, of_weight)
     }
 
     fn input_gradient<T: Real>(&self, grad: &View<T>) -> Tensor<4> {
-        let (device, shape, window) = (self.x.device(), self.x.dims(), &self.window);
+        let (device, shape, window) = (self.weight.device(), self.shape, &self.window);
         let ([_, channels, ..], filters) = (shape, self.weight.dims()[0]);
         let (positions, pixels, taps) = (window.positions(), window.pixels(), window.taps());
         let kernel = View::<T>::new(self.weight.clone());
@@ -167,11 +172,10 @@ impl Saved {
 
     /// A product has its right side, or its result, transposed: the columns where there are fewer positions than filters, else the
     /// gradient, which makes the weights' one come out as `[channels_in · taps, filters]`.
-    fn weight_gradient<T: Real>(&self, grad: &View<T>) -> Tensor<4> {
-        let (device, [images, channels, ..], window) = (self.x.device(), self.x.dims(), &self.window);
+    fn weight_gradient<T: Real>(&self, x: &View<T>, grad: &View<T>) -> Tensor<4> {
+        let (device, [images, channels, ..], window) = (self.weight.device(), self.shape, &self.window);
         let (positions, shape) = (window.positions(), self.weight.dims());
         let (filters, rows, threads) = (shape[0], channels * window.taps(), rayon::current_num_threads());
-        let x = View::<T>::new(self.x.clone());
         let by_filter = images * positions < filters;
         let mut sums: Option<Vec<T>> = None;
         let mut add = |result: Product<'_, T>| match &mut sums {
@@ -350,7 +354,7 @@ mod tests {
         let burns = run(&layer, &x, Conv2d::forward);
         for (what, (ours, burns)) in ["output", "input", "weight", "bias"].into_iter().zip(ours.iter().zip(&burns)) {
             assert_eq!(ours.len(), burns.len(), "{what} of {image:?}, {sizes:?}, {padding:?}");
-            let far = ours.iter().zip(burns).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let far = epl_testing::largest(ours.iter().zip(burns).map(|(a, b)| (a - b).abs()));
             assert!(far <= 1e-11, "{what} of {image:?} to {filters}, {sizes:?}, {padding:?}: {far:e}");
         }
         assert!(!ours[1].is_empty() && !ours[2].is_empty() && ours[3].is_empty() != has_bias);

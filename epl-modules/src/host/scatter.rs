@@ -102,7 +102,7 @@ mod tests {
             assert_eq!(ours[0], exact[0], "added in the same order");
             for (ours, exact) in ours.iter().zip(&exact) {
                 assert_eq!(ours.len(), exact.len());
-                let far = ours.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                let far = epl_testing::largest(ours.iter().zip(exact).map(|(a, b)| (a - b).abs()));
                 assert!(far < 1e-10, "{indices} rows of {width} to {count}: {far:e}");
             }
         }

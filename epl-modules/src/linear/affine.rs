@@ -117,7 +117,7 @@ pub(crate) fn add_to_rows<const D: usize>(y: Tensor<D>, bias: Tensor<1>) -> Tens
 fn plus_bias(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
     custom_vjp_needed(
         (y, bias),
-        |(y, bias)| (y + bias.unsqueeze(), ()),
+        |(y, bias), _| (y + bias.unsqueeze(), ()),
         |(), grad, [_, needs_bias]| {
             let of_bias = needs_bias.then(|| bias_gradient(&grad));
             (Some(grad), of_bias)
@@ -145,31 +145,31 @@ pub(crate) fn count_affine<const D: usize>(context: &Context, weight: ParamId, x
 /// The product in host memory, as one operation.
 fn on_host<T: Multiply>(x: Tensor<2>, weight: Weight, bias: Option<Tensor<1>>) -> Tensor<2> {
     let layout = weight.layout_of();
-    let forward = move |x, weight, bias| {
+    let forward = move |x, weight, bias, needed: [bool; 2]| {
         let factors = Factors { x, weights: vec![layout(weight)] };
-        (factors.product::<T>(0, bias), factors)
+        (factors.product::<T>(0, bias), factors.saved(&needed))
     };
-    let backward = |factors: Factors, grad, needed: [bool; 2]| {
-        let (of_x, mut of_weights) = factors.backward::<T>(vec![Some(grad)], &needed);
+    let backward = |saved: Saved, grad, needed: [bool; 2]| {
+        let (of_x, mut of_weights) = saved.backward::<T>(vec![Some(grad)], &needed);
         (of_x, of_weights.pop().flatten())
     };
     weighted((x, weight.into_tensor(), bias), forward, backward, bias_gradient)
 }
 
 /// An operation of an input, a weight and perhaps a bias. Its gradients are those of input and weight, as far as they are asked
-/// for, and that of the bias, which the output's gives alone.
+/// for, of which forward is told, too, and that of the bias, which the output's gives alone.
 pub(crate) fn weighted<const D: usize, const W: usize, S: Send + 'static>(
     (x, weight, bias): (Tensor<D>, Tensor<W>, Option<Tensor<1>>),
-    forward: impl FnOnce(Tensor<D>, Tensor<W>, Option<Tensor<1>>) -> (Tensor<D>, S),
+    forward: impl FnOnce(Tensor<D>, Tensor<W>, Option<Tensor<1>>, [bool; 2]) -> (Tensor<D>, S),
     backward: fn(S, Tensor<D>, [bool; 2]) -> (Option<Tensor<D>>, Option<Tensor<W>>),
     bias_gradient: fn(&Tensor<D>) -> Tensor<1>,
 ) -> Tensor<D> {
     let Some(bias) = bias else {
-        return custom_vjp_needed((x, weight), |(x, weight)| forward(x, weight, None), backward);
+        return custom_vjp_needed((x, weight), |(x, weight), needed| forward(x, weight, None, needed), backward);
     };
     custom_vjp_needed(
         (x, weight, bias),
-        |(x, weight, bias)| forward(x, weight, Some(bias)),
+        |(x, weight, bias), [of_x, of_weight, _]| forward(x, weight, Some(bias), [of_x, of_weight]),
         move |saved, grad, [x, weight, bias]| {
             let of_bias = bias.then(|| bias_gradient(&grad));
             let (of_x, of_weight) = backward(saved, grad, [x, weight]);
@@ -178,11 +178,18 @@ pub(crate) fn weighted<const D: usize, const W: usize, S: Send + 'static>(
     )
 }
 
-/// What is multiplied, which the gradients of the products need: an input, with each of some weights.
+/// What is multiplied: an input, with each of some weights.
 #[derive(Clone)]
 pub(super) struct Factors {
     pub x: Tensor<2>,
     pub weights: Vec<Weight>,
+}
+
+/// What the gradients of the products need.
+pub(super) struct Saved {
+    /// Of no weight that is trained none.
+    x: Option<Tensor<2>>,
+    weights: Vec<Weight>,
 }
 
 impl Factors {
@@ -197,6 +204,13 @@ impl Factors {
         host::tensor(product.values(), shape, &x.device())
     }
 
+    /// For backward, where gradients are asked of these: of the input, then of the weights.
+    pub fn saved(self, needed: &[bool]) -> Saved {
+        Saved { x: needed[1..].contains(&true).then_some(self.x), weights: self.weights }
+    }
+}
+
+impl Saved {
     /// From the gradients gᵢ of the products, those that came: `Σ gᵢ Wᵢᵀ`, and each `xᵀ gᵢ`, at the same time. Which are needed is
     /// said of the input, then of the weights.
     pub fn backward<T: Multiply>(
@@ -205,21 +219,24 @@ impl Factors {
         needed: &[bool],
     ) -> (Option<Tensor<2>>, Vec<Option<Tensor<2>>>) {
         let Self { x, weights } = self;
-        let (device, shape) = (x.device(), x.dims());
         let layouts: Vec<_> = weights.iter().map(|weight| (weight.is_col(), weight.tensor().dims())).collect();
+        let device = weights[0].tensor().device();
+        let rows = grads.iter().flatten().map(|grad| grad.dims()[0]).next().unwrap_or_default();
+        let shape = [rows, if layouts[0].0 { layouts[0].1[1] } else { layouts[0].1[0] }];
         let view = |weight: Weight| View::<T>::of_matrices(weight.into_tensor());
         let weights: Vec<_> = weights.into_iter().map(view).collect();
         let grads: Vec<_> = grads.into_iter().map(|grad| grad.map(View::<T>::of_matrices)).collect();
-        let (view, [needs_x, needed @ ..]) = (View::<T>::of_matrices(x), needed) else {
+        let (view, [needs_x, needed @ ..]) = (x.map(View::<T>::of_matrices), needed) else {
             unreachable!("it is said of the input first")
         };
         let (mut of_x, mut of_weights) = (Vec::new(), Vec::new());
         for (((grad, weight), (is_col, _)), needs_weight) in grads.iter().zip(&weights).zip(&layouts).zip(needed) {
-            let (grad, weight, x) = (grad.as_ref().map(View::matrix), weight.matrix(), view.matrix());
+            let (grad, weight) = (grad.as_ref().map(View::matrix), weight.matrix());
             of_x.extend(
                 grad.filter(|_| *needs_x).map(|grad| product(grad, if *is_col { weight } else { weight.transposed() })),
             );
-            of_weights.push(grad.filter(|_| *needs_weight).map(|grad| {
+            let x = view.as_ref().filter(|_| *needs_weight).map(View::matrix);
+            of_weights.push(grad.zip(x).map(|(grad, x)| {
                 let [left, right] = if *is_col { [grad, x] } else { [x, grad] };
                 product(left.transposed(), right)
             }));
@@ -290,5 +307,19 @@ mod tests {
         let ours = through(plus_bias);
         let exact = through(|y, bias| y + bias.unsqueeze());
         ours.into_iter().zip(exact).for_each(|(ours, exact)| assert_near(ours, exact));
+    }
+
+    /// A frozen layer holds no input for a gradient that nobody asks for.
+    #[test]
+    fn the_input_is_kept_for_a_weight_that_is_trained() {
+        let (x, grad) = (numbers([7, 4]).inner(), numbers([7, 3]).inner());
+        let weight = Weight::Row(numbers([4, 3]).inner());
+        let saved = |needed: &[bool]| Factors { x: x.clone(), weights: vec![weight.clone()] }.saved(needed);
+        assert!(saved(&[true, false]).x.is_none() && saved(&[false, true]).x.is_some());
+        let gradients = |needed| saved(needed).backward::<f64>(vec![Some(grad.clone())], needed);
+        let (of_x, of_weight) = gradients(&[true, false]);
+        let (exact, of_both) = gradients(&[true, true]);
+        assert!(of_weight[0].is_none() && of_both[0].is_some());
+        assert_near(of_x.unwrap().flatten(0, 1), exact.unwrap().flatten(0, 1));
     }
 }

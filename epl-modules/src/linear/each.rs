@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 use epl_comm::{custom_vjp, custom_vjp_needed};
 use epl_core::model::precision::cast;
 
-use super::affine::{Factors, Weight, affine, bias_gradient, shaped};
+use super::affine::{Factors, Saved, Weight, affine, bias_gradient, shaped};
 use crate::host::product::Multiply;
 use crate::host::{HostFloat, host_float};
 use crate::trunk::Trunk;
@@ -38,7 +38,11 @@ pub(crate) fn affine_each<const D: usize, const N: usize>(
     match host_float(first).filter(|_| are_alike && N > 1) {
         Some(HostFloat::Single) => on_host::<f32, D, N>(x, layers),
         Some(HostFloat::Double) => on_host::<f64, D, N>(x, layers),
-        None => layers.map(|(weight, bias)| affine(x.clone(), weight, bias)),
+        None => {
+            // Once, and not for each.
+            let x = if are_alike { cast(x, first.dtype()) } else { x };
+            layers.map(|(weight, bias)| affine(x.clone(), weight, bias))
+        }
     }
 }
 
@@ -54,16 +58,16 @@ fn on_host<T: Multiply, const D: usize, const N: usize>(
     let (trunk, factors) = trunk::<T>(x, weights, grads.clone());
     let mut outputs = biases.into_iter().enumerate().map(|(index, bias)| {
         let grads = grads.clone();
-        let leave = move |grad| Some(grads.leave(index, grad));
+        let leave = move |grad| grads.leave(index, grad);
         let forward = |bias| (factors.product::<T>(index, bias), ());
         let y = match bias {
-            None => custom_vjp((trunk.clone(),), |_| forward(None), move |(), grad| (leave(grad),)),
+            None => custom_vjp((trunk.clone(),), |_| forward(None), move |(), grad| (Some(leave(grad)),)),
             Some(bias) => custom_vjp_needed(
                 (trunk.clone(), bias),
-                |(_, bias)| forward(Some(bias)),
-                move |(), grad: Tensor<2>, [_, asks_bias]| {
+                |(_, bias), _| forward(Some(bias)),
+                move |(), grad: Tensor<2>, [asks_trunk, asks_bias]| {
                     let of_bias = asks_bias.then(|| bias_gradient(&grad));
-                    (leave(grad), of_bias)
+                    (asks_trunk.then(|| leave(grad)), of_bias)
                 },
             ),
         };
@@ -78,15 +82,15 @@ fn on_host<T: Multiply, const D: usize, const N: usize>(
 fn trunk<T: Multiply>(x: Tensor<2>, weights: Vec<Weight>, grads: Trunk<2>) -> (Tensor<1>, Factors) {
     let layouts: Vec<_> = weights.iter().map(Weight::layout_of).collect();
     let mut plain = None;
-    let mut forward = |x: Tensor<2>, weights: Vec<Tensor<2>>| {
+    let mut forward = |x: Tensor<2>, weights: Vec<Tensor<2>>, needed: &[bool]| {
         let value = Trunk::<2>::value(&x);
         let weights = weights.into_iter().zip(&layouts).map(|(weight, layout)| layout(weight)).collect();
         let factors = Factors { x, weights };
         plain = Some(factors.clone());
-        (value, factors)
+        (value, factors.saved(needed))
     };
-    let backward = move |factors: Factors, needed: &[bool]| {
-        let (of_x, of_weights) = factors.backward::<T>(grads.take(), needed);
+    let backward = move |saved: Saved, needed: &[bool]| {
+        let (of_x, of_weights) = saved.backward::<T>(grads.take(), needed);
         (of_x, of_weights.into_iter())
     };
     let mut weights = weights.into_iter().map(Weight::into_tensor);
@@ -94,18 +98,18 @@ fn trunk<T: Multiply>(x: Tensor<2>, weights: Vec<Weight>, grads: Trunk<2>) -> (T
     let trunk = match layouts.len() {
         2 => custom_vjp_needed(
             (x, next(), next()),
-            |(x, a, b)| forward(x, vec![a, b]),
-            move |factors, _: Tensor<1>, needed| {
-                let (of_x, mut of) = backward(factors, &needed);
+            |(x, a, b), needed| forward(x, vec![a, b], &needed),
+            move |saved, _: Tensor<1>, needed| {
+                let (of_x, mut of) = backward(saved, &needed);
                 let mut next = || of.next().flatten();
                 (of_x, next(), next())
             },
         ),
         _ => custom_vjp_needed(
             (x, next(), next(), next()),
-            |(x, a, b, c)| forward(x, vec![a, b, c]),
-            move |factors, _: Tensor<1>, needed| {
-                let (of_x, mut of) = backward(factors, &needed);
+            |(x, a, b, c), needed| forward(x, vec![a, b, c], &needed),
+            move |saved, _: Tensor<1>, needed| {
+                let (of_x, mut of) = backward(saved, &needed);
                 let mut next = || of.next().flatten();
                 (of_x, next(), next(), next())
             },
@@ -166,7 +170,7 @@ mod tests {
                     for (index, (ours, apart)) in ours.iter().zip(&apart).enumerate() {
                         assert_eq!(ours.len(), apart.len(), "{index} of {rows:?}, used {used:?}");
                         let size = apart.iter().fold(1.0_f64, |size, x| size.max(x.abs()));
-                        let far = ours.iter().zip(apart).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                        let far = epl_testing::largest(ours.iter().zip(apart).map(|(a, b)| (a - b).abs()));
                         assert!(far <= limit * size, "{index} of {rows:?}, used {used:?}, {dtype:?}: {far:e}");
                     }
                 }

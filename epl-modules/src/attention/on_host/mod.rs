@@ -1,5 +1,5 @@
-//! Scaled dot-product attention in host memory, head by head: the weights of all pairs never lie in memory together, nor do
-//! their gradients, but for those of a bias that is learned.
+//! Scaled dot-product attention in host memory, head by head: the weights of all pairs lie in memory together for short sequences
+//! alone, and their gradients for a bias that is learned.
 //!
 //! ```text
 //!              keys
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Backward keeps what went in, and weighs each block again, as [FlashAttention](https://arxiv.org/abs/2205.14135) does; the weights
-//! it keeps where they are no more bytes than what went in, as of short sequences. Other than there a block has whole rows, so its softmax is made at once. Blocks of a causal call end at the last key that they see,
-//! and with a window begin at the first one.
+//! it keeps where they are no more bytes than what went in, as of short sequences. Other than there a block has whole rows, so its
+//! softmax is made at once. Blocks of a causal call end at the last key that they see, and with a window begin at the first one.
 //!
 //! Heads of queries that share keys and values read the same ones; each has its gradient of them, and those are added up.
 //!
@@ -42,8 +42,12 @@ use cut::{Groups, Part};
 
 /// See [`attend`](super::scaled_dot_product::attend).
 ///
-/// Beside the output the weights, if they are kept: of each head the rows of its queries.
-pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> (Tensor<4>, Option<Tensor<1>>) {
+/// Beside the output the weights, if there is a backward pass that has them: of each head the rows of its queries.
+pub(super) fn forward<T: Real>(
+    inputs: &Inputs,
+    weighing: &Weighing,
+    is_tracked: bool,
+) -> (Tensor<4>, Option<Tensor<1>>) {
     let ([batch_size, heads, queries, keys], [_, width]) = (inputs.pairs(), inputs.widths());
     let (device, dtype) = (inputs.query.device(), inputs.query.dtype());
     let views = Views::<T>::new(inputs, weighing);
@@ -52,7 +56,8 @@ pub(super) fn forward<T: Real>(inputs: &Inputs, weighing: &Weighing) -> (Tensor<
     let (shape, parts) = ([batch_size, queries, heads, width], call.cut.parts());
     let mut output = Unwritten::<T>::new(shape.into_iter().product());
     let count = batch_size * heads * queries * keys;
-    let mut kept = keeps_weights::<T>(inputs, weighing).then(|| Unwritten::<T>::new(count));
+    let keeps = is_tracked && keeps_weights::<T>(inputs, weighing);
+    let mut kept = keeps.then(|| Unwritten::<T>::new(count));
     let mut room = kept.as_mut().map(Unwritten::memory);
     let mut tasks = Vec::new();
     for (head, output) in interleaved(output.memory(), shape).into_iter().enumerate() {
@@ -91,7 +96,7 @@ pub(super) fn backward<T: Real>(
     asks_bias: bool,
 ) -> Gradients {
     let ([batch_size, heads, queries, keys], [depth, width]) = (inputs.pairs(), inputs.widths());
-    let (device, dtype) = (grad.device(), grad.dtype());
+    let (device, dtype) = (grad.device(), inputs.query.dtype());
     let bias = inputs.bias.as_ref().filter(|_| asks_bias);
     if inputs.pairs().contains(&0) {
         return inputs.zeros(asks_bias);

@@ -69,9 +69,13 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
             }
         }
         let bias = bias.map(|bias| &bias[query * all..][keys.clone()]);
-        let padding = padding.map(|padding| &padding[keys]);
-        for addend in [bias, padding].into_iter().flatten() {
-            row.iter_mut().zip(addend).for_each(|(x, addend)| *x += *addend);
+        if let Some(bias) = bias {
+            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += *bias);
+        }
+        if let Some(padding) = padding {
+            // In the place of the score, which may be no number.
+            let hidden = padding[keys].iter().map(|addend| *addend == T::NEG_INFINITY);
+            row.iter_mut().zip(hidden).for_each(|(x, hidden)| *x = if hidden { T::NEG_INFINITY } else { *x });
         }
         let largest = max_of(row);
         if largest == T::NEG_INFINITY {
