@@ -109,8 +109,13 @@ impl<'a, T: Multiply> Product<'a, T> {
 
     /// The result, row by row, made on the threads of the current pool.
     pub(crate) fn values(self) -> Vec<T> {
+        self.values_in(rayon::current_num_threads())
+    }
+
+    /// The same, in so many parts.
+    pub(crate) fn values_in(self, parts: usize) -> Vec<T> {
         let mut values = Unwritten::new(self.sizes().into_iter().product());
-        self.write(values.memory(), rayon::current_num_threads());
+        self.write(values.memory(), parts);
         // SAFETY: all of them were written.
         unsafe { values.written() }
     }

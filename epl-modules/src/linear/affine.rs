@@ -245,15 +245,17 @@ impl Saved {
         // One is as much work as the other.
         let is_worth_it =
             of_x.first().is_some_and(Product::is_worth_a_thread) && of_weights.iter().any(Option::is_some);
+        // A thread that is done with its product takes over what is left of another one.
+        let parts = 2 * rayon::current_num_threads();
         let sum = || {
             let mut products = of_x.into_iter();
-            let mut sum = products.next()?.values();
-            products.for_each(|product| product.add_to(&mut sum, rayon::current_num_threads()));
+            let mut sum = products.next()?.values_in(parts);
+            products.for_each(|product| product.add_to(&mut sum, parts));
             Some(host::tensor(sum, shape, &device))
         };
         let each = || {
             let values = |(product, (_, shape)): (Option<Product<T>>, &(bool, [usize; 2]))| {
-                product.map(|product| host::tensor(product.values(), *shape, &device))
+                product.map(|product| host::tensor(product.values_in(parts), *shape, &device))
             };
             of_weights.into_iter().zip(&layouts).map(values).collect()
         };
