@@ -34,6 +34,8 @@ use crate::trunk::Trunk;
 /// assert_eq!(gradient.sum().into_scalar::<f32>(), 30.0);
 /// ```
 ///
+/// What `f` makes of its input is of one graph with the sum: it has one backward pass, with that of the sum.
+///
 /// # Shapes
 ///
 /// - x, input and output of `f`, output: `[..., any]`

@@ -1,10 +1,10 @@
 //! Custom operations against finite differences, and what they keep alive.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use burn::tensor::{DType, Device, Tensor};
-use epl_comm::{Error, catch, custom_vjp};
+use epl_comm::{Error, catch, custom_vjp, custom_vjp_needed};
 
 use crate::model::Array;
 
@@ -308,4 +308,37 @@ fn an_operation_inside_another_ones_backward() {
     let expected = x.clone().inner().powi_scalar(2) * 3.0;
     let error = (x.grad(&grads).unwrap() - expected).abs().max();
     assert!(scalar(error) < 1e-12);
+}
+
+/// So forward keeps nothing for gradients that nobody asks for.
+#[test]
+fn both_functions_are_told_of_which_inputs_a_gradient_is_asked() {
+    let told = |inputs: [Tensor<1>; 2]| {
+        let [a, b] = inputs;
+        let (mut before, after) = (None, Arc::new(Mutex::new(None)));
+        let told = after.clone();
+        let y = custom_vjp_needed(
+            (a, b),
+            |(a, b), needed| {
+                before = Some(needed);
+                (a + b, ())
+            },
+            move |(), grad, needed| {
+                *told.lock().unwrap() = Some(needed);
+                (Some(grad.clone()), Some(grad))
+            },
+        );
+        if y.is_tracked() {
+            let _ = y.sum().backward();
+        }
+        (before.unwrap(), *after.lock().unwrap())
+    };
+    for device in devices() {
+        let (plain, constant) = (leaf(1, [3], &device).inner(), Array::sample(1, &[3]).tensor(DType::F64, &device));
+        let tracked = || leaf(1, [3], &device) * 2.0;
+        assert_eq!(told([tracked(), constant.clone()]), ([true, false], Some([true, false])));
+        assert_eq!(told([plain.clone(), tracked()]), ([false, true], Some([false, true])));
+        assert_eq!(told([constant, plain.clone()]), ([false; 2], None));
+        assert_eq!(told([plain.clone(), plain]), ([false; 2], None));
+    }
 }

@@ -69,10 +69,7 @@ impl CostTable {
             }
             measured.insert(division, column.map_err(|reason| reason.to_string()));
         }
-        let speeds = match given {
-            Some(given) => Some(given),
-            None => known.speeds(speeds::measured(epl, seconds)?),
-        };
+        let speeds = if given.is_some() { given } else { known.speeds(speeds::measured(epl, seconds)?) };
         let alike = || ClusterDevices::alike(epl.cluster().world_size(), None);
         let devices = speeds.map_or_else(alike, |speeds| ClusterDevices::of_speeds(&speeds));
         // What is not sent takes no time that means anything.

@@ -21,5 +21,6 @@ pub use replicated::{ReplicatedLinear, ReplicatedLinearConfig};
 pub use split::{LinearCut, SplitInput, SplitLinear, SplitLinearConfig};
 
 pub(crate) use affine::{Weight, add_bias, affine, count_affine, weighted};
+pub(crate) use each::affine_each;
 pub(crate) use replicated::default_initializer;
 pub(crate) use split::{Parameters, columns_each, rows};

@@ -8,7 +8,9 @@ use epl_comm::{Copied, Split, sliced};
 use epl_core::{Axis, Context, Place};
 
 use crate::invalid::check_last_dim;
-use crate::linear::{LinearCut, Parameters, Weight, affine, columns_each, count_affine, default_initializer, rows};
+use crate::linear::{
+    LinearCut, Parameters, Weight, affine_each, columns_each, count_affine, default_initializer, rows,
+};
 use crate::placement::{self, REPLICATED};
 
 /// Configuration to create a [`Linear`] layer using the [init function](LinearConfig::init).
@@ -130,9 +132,8 @@ impl Linear {
                 self.rows(sliced(input, D - 1, group))
             }
             None => {
-                self.check_and_count(input.dims());
-                let Parameters { weight, bias, .. } = self.parameters();
-                affine(input, weight, bias)
+                let [output] = Self::whole_each([self], input);
+                output
             }
         }
     }
@@ -150,6 +151,16 @@ impl Linear {
             LinearLayout::Col => Weight::Col(self.weight.val()),
         };
         Parameters { id: self.weight.id, weight, bias: self.bias.as_ref().map(Param::val) }
+    }
+
+    /// The outputs of up to three layers of one input that are whole.
+    pub(super) fn whole_each<const D: usize, const N: usize>(layers: [&Self; N], input: Tensor<D>) -> [Tensor<D>; N] {
+        layers.iter().for_each(|layer| layer.check_and_count(input.dims()));
+        let parameters = |layer: &Self| {
+            let Parameters { weight, bias, .. } = layer.parameters();
+            (weight, bias)
+        };
+        affine_each(input, layers.map(parameters))
     }
 
     /// The columns of this rank, of a layer that is cut so.

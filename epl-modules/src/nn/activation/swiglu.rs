@@ -85,7 +85,8 @@ impl SwiGlu {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (inner, outer) = (&self.linear_inner, &self.linear_outer);
         if inner.cut().is_none() {
-            return Activation::Silu.forward(inner.forward(input.clone())) * outer.forward(input);
+            let [inside, outside] = Linear::whole_each([inner, outer], input);
+            return Activation::Silu.forward(inside) * outside;
         }
         let group = inner.context().tensor();
         let input = copied(input, group);
