@@ -187,8 +187,9 @@ impl ModuleVisitor for Other<'_> {
             .zip(before.iter::<f64>())
             .map(|((theirs, ours), before)| (theirs - before, ours - before))
             .collect();
-        let largest = moved.iter().map(|(_, ours)| ours.abs()).fold(0.0, f64::max);
-        let value = before.iter::<f64>().map(f64::abs).fold(0.0, f64::max);
+        let finite = |largest: f64, x: f64| if x.is_finite() { largest.max(x.abs()) } else { largest };
+        let largest = moved.iter().map(|(_, ours)| *ours).fold(0.0, finite);
+        let value = before.iter::<f64>().fold(0.0, finite);
         let apart = |(theirs, ours): &(f64, f64)| match (theirs - ours).abs() {
             // Of numbers that are none neither has moved.
             _ if theirs.is_nan() && ours.is_nan() => 0.0,

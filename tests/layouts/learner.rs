@@ -169,14 +169,14 @@ fn what_a_learner_cannot_do_is_refused_before_it_begins() {
     assert!(both.contains("splits layers") && both.contains("scales the loss"), "all at once: {both}");
 }
 
-/// Makes the first element of each parameter no number.
-struct Diverged;
+/// Makes the first element of each parameter no number, or an infinite one.
+struct Diverged(f32);
 
 impl ModuleMapper for Diverged {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         param.map(|x| {
             let (shape, count) = (x.dims(), x.shape().num_elements());
-            let x = x.inner().reshape([count]).slice_fill([0..1], f32::NAN).reshape(shape);
+            let x = x.inner().reshape([count]).slice_fill([0..1], self.0).reshape(shape);
             Tensor::from_inner(x).require_grad()
         })
     }
@@ -207,9 +207,11 @@ fn another_optimizer_than_the_learners_is_refused() {
         assert!(text.contains("steps of the learner's optimizer, and by"), "{what}: {text}");
     }
     // An element that is no number hides nothing of the others.
-    let diverged = || small::Net::new(&device).map(&mut Diverged);
-    let text = said_of(diverged(), AdamConfig::new().init(), &two).expect("another beta is refused");
-    assert!(text.contains("steps of the learner's optimizer, and by"), "{text}");
+    for first in [f32::NAN, f32::INFINITY] {
+        let diverged = small::Net::new(&device).map(&mut Diverged(first));
+        let text = said_of(diverged, AdamConfig::new().init(), &two).expect("another beta is refused");
+        assert!(text.contains("steps of the learner's optimizer, and by"), "{first}: {text}");
+    }
 }
 
 #[test]

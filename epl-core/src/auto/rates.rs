@@ -26,7 +26,7 @@ use crate::stable_hash::stable_hash;
 /// Rows and columns of what is measured with: 4 MiB, as large as a layer, and larger than a core's own cache.
 const WIDTH: usize = 1024;
 /// How often something is timed; the first does not count.
-const REPEATS: usize = 12;
+const REPEATS: usize = 8;
 
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::cost::{ClusterDevices, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
-use crate::memory::{OptimizerState, Tiers};
+use crate::memory::{OptimizerState, Tier, Tiers};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::optim::OptimizerConfig;
@@ -201,7 +201,8 @@ impl CostTable {
 
     fn judge(&self, config: &Config) -> Judge<'_> {
         // What an update takes that brings parameters over, too, says nothing of one that brings gradients alone.
-        let is_measured = search::put_away(config) == self.away;
+        let is_away = |tiers: Tiers| [tiers.parameters, tiers.gradients, tiers.state].map(|tier| tier != Tier::Device);
+        let is_measured = search::put_away(config).map(is_away) == self.away.map(is_away);
         let host_update = self.rates.host_update.filter(|_| is_measured);
         Judge {
             columns: &self.columns,

@@ -91,7 +91,7 @@ fn elements(name: &str, a: &TensorData, b: &TensorData) -> Option<Compared> {
     let differ = a.as_bytes().chunks(size).zip(b.as_bytes().chunks(size)).filter(|(a, b)| a != b).count();
     // What is no number in one of them alone is as far from the other as can be.
     let apart = |(a, b): (f64, f64)| match (a - b).abs() {
-        apart if apart.is_nan() && a.to_bits() != b.to_bits() => f64::INFINITY,
+        apart if apart.is_nan() && a.is_nan() != b.is_nan() => f64::INFINITY,
         apart => apart,
     };
     let largest = a.iter::<f64>().zip(b.iter::<f64>()).map(apart).fold(0.0, f64::max);

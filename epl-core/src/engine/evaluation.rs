@@ -43,7 +43,7 @@ impl<M: Model> Engine<M> {
         &self,
         micro_batches: impl IntoIterator<Item = Result<MicroBatch<M::Batch>>>,
     ) -> Result<EvalReport> {
-        self.context.open_outputs();
+        let _outputs = self.context.open_outputs();
         let forward = Forward::new(self, "evaluate").in_half();
         let (told, mut given) = (RefCell::new(Losses::default()), Given::default());
         let begin = |window: &[MicroBatch<M::Batch>]| {

@@ -33,7 +33,7 @@ impl<M: Model> Engine<M> {
         }
         let _again = self.context.replaying();
         let gradients = |again: &[Range<usize>]| {
-            self.context.open_outputs();
+            let _outputs = self.context.open_outputs();
             let accumulated = self.with_statistics(|statistics| {
                 StepRun::new(self, again, micro_batches, Given::default(), statistics)?.all()
             })?;

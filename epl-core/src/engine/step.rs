@@ -200,7 +200,7 @@ impl<M: Model> Engine<M> {
 
     fn accumulated(&self, micro_batches: &[MicroBatch<M::Batch>], given: Given) -> Result<Accumulated> {
         self.with_statistics(|statistics| {
-            self.context.open_outputs();
+            let _outputs = self.context.open_outputs();
             StepRun::new(self, &self.plan.recompute, micro_batches, given, statistics)?.all()
         })
     }

@@ -398,7 +398,7 @@ pub(crate) fn wait(device: &Device) -> Result<()> {
     device.sync().map_err(|error| Error::invalid(format!("{device:?}: {error:?}")))
 }
 
-/// As much memory as no cache has, written and read.
+/// Writes and reads 32 MiB: more than most caches have for one rank.
 pub(crate) fn run_over(device: &Device) {
     const ELEMENTS: usize = 1 << 22;
     let ones = Tensor::<1>::ones([ELEMENTS], &device.clone().inner());

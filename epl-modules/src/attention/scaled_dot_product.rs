@@ -323,16 +323,26 @@ mod tests {
         }
     }
 
-    /// What is padding may be anything, also what makes scores that are no numbers.
+    /// The key of padding is a number, of which the product is none.
     #[test]
     fn padding_hides_scores_that_are_no_numbers() {
-        let column = |values: &[f32]| Tensor::<1>::from_floats(values, &Device::flex()).reshape([1, 1, -1, 1]);
-        let inputs =
-            Inputs { query: column(&[1e10]), key: column(&[1.0, 1e30]), value: column(&[3.0, 5.0]), bias: None };
+        let rows = |values: &[f32], width: usize| {
+            Tensor::<1>::from_floats(values, &Device::flex()).reshape([1, 1, values.len() / width, width])
+        };
+        let (query, key, value) = (rows(&[1e20; 2], 2), rows(&[1e-20, 1e-20, 1e30, -1e30], 2), rows(&[3.0, 5.0], 1));
+        let inputs = Inputs { query, key, value, bias: None };
         let padding = Tensor::<2, Bool>::from_data([[false, true]], &Device::flex());
-        let weighing = Weighing { padding: Some(padding), ..weighing([1, 1, 1, 2], false, false) };
-        for (output, _) in [forward_tensors(copy(&inputs), &weighing), forward(inputs, weighing, true)] {
-            assert_eq!(output.into_scalar::<f32>(), 3.0);
+        for softcap in [None, Softcap::new(0.8).ok()] {
+            let weighing = Weighing { padding: Some(padding.clone()), softcap, ..weighing([1, 1, 1, 2], false, false) };
+            for (output, saved) in
+                [forward_tensors(copy(&inputs), &weighing), forward(copy(&inputs), weighing.clone(), true)]
+            {
+                assert_eq!(output.into_scalar::<f32>(), 3.0);
+                let found = saved.backward(rows(&[1.0], 1), false);
+                let values = [found.query, found.key, found.value].map(|x| x.into_data().try_to_vec::<f32>().unwrap());
+                // One key alone is seen: its weight is 1, whatever its score.
+                assert_eq!(values, [vec![0.0; 2], vec![0.0; 4], vec![1.0, 0.0]], "{softcap:?}");
+            }
         }
     }
 

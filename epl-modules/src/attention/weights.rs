@@ -26,10 +26,14 @@ impl Weighing {
             Some(bias) => biased(scores, bias.cast(dtype)),
             None => scores,
         };
-        let softmax = softmax(match self.hidden(shape, &device) {
-            Some(mask) => scores.mask_fill(mask, f64::NEG_INFINITY),
-            None => scores,
-        });
+        let (softmax, slopes) = match self.hidden(shape, &device) {
+            Some(mask) => {
+                // Scores that are not seen may be no numbers, and their slopes.
+                let slopes = slopes.map(|slopes| slopes.mask_fill(mask.clone(), 0.0));
+                (softmax(scores.mask_fill(mask, f64::NEG_INFINITY)), slopes)
+            }
+            None => (softmax(scores), slopes),
+        };
         let mask = self.dropout.as_ref().map(|mask| mask.tensor(shape, &device).cast(dtype));
         let kept = match &mask {
             Some(mask) => (softmax.clone() * mask.clone()).cast(narrow),

@@ -38,11 +38,8 @@ pub(crate) fn affine_each<const D: usize, const N: usize>(
     match host_float(first).filter(|_| are_alike && N > 1) {
         Some(HostFloat::Single) => on_host::<f32, D, N>(x, layers),
         Some(HostFloat::Double) => on_host::<f64, D, N>(x, layers),
-        None => {
-            // Once, and not for each.
-            let x = if are_alike { cast(x, first.dtype()) } else { x };
-            layers.map(|(weight, bias)| affine(x.clone(), weight, bias))
-        }
+        // An input of another type is cast by each: its gradients are added in its own.
+        None => layers.map(|(weight, bias)| affine(x.clone(), weight, bias)),
     }
 }
 
@@ -176,6 +173,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn gradients_of_an_input_of_a_wider_type_are_added_in_its_own() {
+        let device = Device::flex().autodiff();
+        let one = |value: f64, dtype: DType| Tensor::<2>::from_data([[value]], (&device, dtype));
+        let x = one(1.0, DType::F32).require_grad();
+        let [a, b] = affine_each(x.clone(), [256.0, 1.0].map(|w| (Weight::Row(one(w, DType::BF16)), None)));
+        let grads = (a.sum().cast(DType::F32) + b.sum().cast(DType::F32)).backward();
+        // In 16 bits it would be 256.
+        assert_eq!(x.grad(&grads).map(values), Some(vec![257.0]));
     }
 
     #[test]

@@ -97,6 +97,16 @@ struct PassState {
     flops: Option<Flops>,
 }
 
+/// While it is held, outputs are taken: see [`Context::open_outputs`].
+#[must_use = "it ends when it is dropped"]
+pub(crate) struct OpenOutputs<'a>(&'a Context);
+
+impl Drop for OpenOutputs<'_> {
+    fn drop(&mut self) {
+        self.0.state().outputs.close();
+    }
+}
+
 impl Context {
     /// Makes the context of one rank. Collective, as it splits the world along every axis.
     pub fn new(world: ProcessGroup, mesh: Mesh, seed: u64, trace: Option<Trace>) -> Result<Self> {
@@ -300,9 +310,10 @@ impl Context {
         outcome.unwrap_or_else(|error| epl_comm::unwind(epl_comm::Error::invalid(error.to_string())));
     }
 
-    /// Begins to take outputs, for a report.
-    pub(crate) fn open_outputs(&self) {
+    /// Begins to take outputs, for a report. It ends when the result is dropped, also when what was run fails.
+    pub(crate) fn open_outputs(&self) -> OpenOutputs<'_> {
         self.state().outputs.open();
+        OpenOutputs(self)
     }
 
     /// The outputs that are still to be read.

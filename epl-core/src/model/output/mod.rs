@@ -77,7 +77,13 @@ impl OutputStore {
 
     /// Begins a step or an evaluation.
     pub fn open(&mut self) {
+        self.close();
         self.open = true;
+    }
+
+    /// Ends it, whether it was [taken](Self::take) or failed: nothing of it is held any longer.
+    pub fn close(&mut self) {
+        self.open = false;
         self.declared.values_mut().for_each(|declared| (declared.parts, declared.read) = (Vec::new(), 0));
     }
 
@@ -250,6 +256,27 @@ mod tests {
         };
         assert_eq!(merged(mean), table(&[2.0], [1, 1]));
         assert_eq!(merged(concat), table(&[5.0, 1.0, 1.0, 1.0], [4, 1]));
+    }
+
+    /// Of a step that failed between its micro-batches.
+    #[test]
+    fn what_was_handed_out_in_vain_is_not_held() {
+        let held = |fails: bool| {
+            let found = crate::launch_dry(&crate::Config::new(), 0, |epl| {
+                let context = epl.context();
+                context.declare_output("out", Merge::Local(Combine::Sum));
+                let outputs = context.open_outputs();
+                context.output("out", Tensor::<1>::ones([2], &Device::flex()));
+                if fails {
+                    drop(outputs);
+                    // Nobody takes it.
+                    context.output("out", Tensor::<1>::ones([2], &Device::flex()));
+                }
+                Ok(context.take_outputs().remove(0).2.len())
+            });
+            found.unwrap().0
+        };
+        assert_eq!([false, true].map(held), [1, 0]);
     }
 
     #[test]

@@ -55,7 +55,10 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
         let seen = keys.start - block.first_key..keys.end - block.first_key;
         let row = only(row, seen.clone(), T::ZERO);
         row.iter_mut().for_each(|x| *x = *x * numbers.scale);
+        let padding = padding.map(|padding| &padding[keys.clone()]);
         if let Some(softcap) = numbers.softcap {
+            // Its slope is a number then, too.
+            hide(row, padding, T::ZERO);
             match slopes.next() {
                 Some(slopes) => {
                     let slopes = only(slopes, seen, MaybeUninit::new(T::ZERO));
@@ -68,15 +71,10 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
                 None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
             }
         }
-        let bias = bias.map(|bias| &bias[query * all..][keys.clone()]);
-        if let Some(bias) = bias {
+        if let Some(bias) = bias.map(|bias| &bias[query * all..][keys]) {
             row.iter_mut().zip(bias).for_each(|(x, bias)| *x += *bias);
         }
-        if let Some(padding) = padding {
-            // In the place of the score, which may be no number.
-            let hidden = padding[keys].iter().map(|addend| *addend == T::NEG_INFINITY);
-            row.iter_mut().zip(hidden).for_each(|(x, hidden)| *x = if hidden { T::NEG_INFINITY } else { *x });
-        }
+        hide(row, padding, T::NEG_INFINITY);
         let largest = max_of(row);
         if largest == T::NEG_INFINITY {
             // No key is seen, or no score is a number.
@@ -86,6 +84,13 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
         let inverse = T::ONE / map_sum(row, |x| (x - largest).exp());
         row.iter_mut().for_each(|x| *x = *x * inverse);
     }
+}
+
+/// Puts something in the place of the scores of padding, which may be no numbers.
+#[inline(always)]
+fn hide<T: Real>(row: &mut [T], padding: Option<&[T]>, value: T) {
+    let Some(padding) = padding else { return };
+    row.iter_mut().zip(padding).for_each(|(x, addend)| *x = if *addend == T::NEG_INFINITY { value } else { *x });
 }
 
 /// The part of a row that is seen; the others become zero.
