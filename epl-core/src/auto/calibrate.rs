@@ -11,8 +11,10 @@ use crate::probe::measure::median;
 
 /// Bytes that each member gives.
 const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
-/// How often a collective is timed; the first does not count.
-const REPEATS: usize = 9;
+/// How often collectives are timed; the first does not count.
+const REPEATS: usize = 4;
+/// So many are timed together.
+const IN_A_ROW: usize = 4;
 /// Rows and columns of the product that ranks make before each call: about as much as a segment computes between two.
 const WORK: usize = 384;
 
@@ -45,8 +47,9 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
     Ok(calls)
 }
 
-/// Seconds over bytes, of the slowest group: in the median by how much work and a call take longer than work. Ranks come from work
-/// of their own, as in a step: nobody waits awake, and they do not come at the same time, which is part of what a call takes.
+/// Seconds over bytes, of the slowest group: by how much work with calls takes longer than work alone. Ranks come from work of their
+/// own, as in a step: nobody waits awake, and they do not come at the same time. Each call waits for the last one, which is another
+/// rank each time, and so some in a row are timed: of one alone half of the ranks would not see it.
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
     let factor = Tensor::<2>::ones([WORK, WORK], device);
     let work = || drop(factor.clone().matmul(factor.clone()));
@@ -55,24 +58,28 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
         // As many for each member; what is gathered is as large as the rest.
         let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
         let elements = (bytes / 4).max(1).next_multiple_of(group.size());
-        let mut longer = Vec::new();
+        let mut times = Vec::new();
         for _ in 0..REPEATS {
             // In turn, so that what slows the machine down slows both. Nobody else's memory, as in a step.
-            let x = Tensor::<1>::ones([elements], device);
+            let given: Vec<_> = (0..IN_A_ROW).map(|_| Tensor::<1>::ones([elements], device)).collect();
             world.barrier()?;
             let alone = seconds_of(device, || {
-                work();
+                (0..IN_A_ROW).for_each(|_| work());
                 Ok(())
             })?;
             world.barrier()?;
             let both = seconds_of(device, || {
-                work();
-                called(kind, group, x)
+                given.into_iter().try_for_each(|x| {
+                    work();
+                    called(kind, group, x)
+                })
             })?;
-            longer.push(both - alone);
+            times.extend([alone, both]);
         }
-        let own = median(longer[1..].to_vec()).max(0.0);
-        points.push((4.0 * elements as f64, world.all_reduce_values(&[own], ReduceOp::Max)?[0]));
+        // Segments count as the slowest rank runs them.
+        let slowest = world.all_reduce_values(&times, ReduceOp::Max)?;
+        let longer = slowest[2..].chunks(2).map(|pair| (pair[1] - pair[0]) / IN_A_ROW as f64);
+        points.push((4.0 * elements as f64, median(longer.collect()).max(0.0)));
     }
     Ok(Line::through(points))
 }
