@@ -90,10 +90,7 @@ fn elements(name: &str, a: &TensorData, b: &TensorData) -> Option<Compared> {
     let size = a.dtype().size();
     let differ = a.as_bytes().chunks(size).zip(b.as_bytes().chunks(size)).filter(|(a, b)| a != b).count();
     // What is no number in one of them alone is as far from the other as can be.
-    let apart = |(a, b): (f64, f64)| match (a - b).abs() {
-        apart if apart.is_nan() && a.is_nan() != b.is_nan() => f64::INFINITY,
-        apart => apart,
-    };
+    let apart = |(a, b): (f64, f64)| if a.is_nan() != b.is_nan() { f64::INFINITY } else { (a - b).abs() };
     let largest = a.iter::<f64>().zip(b.iter::<f64>()).map(apart).fold(0.0, f64::max);
     let scale = b.iter::<f64>().map(f64::abs).fold(0.0, f64::max);
     (differ > 0).then(|| Compared::Elements { name: name.to_string(), differ, of: a.num_elements(), largest, scale })

@@ -34,6 +34,12 @@ impl Weight {
         }
     }
 
+    /// `d_input` and `d_output`.
+    fn sizes(&self) -> [usize; 2] {
+        let [first, second] = self.tensor().dims();
+        if self.is_col() { [second, first] } else { [first, second] }
+    }
+
     fn is_col(&self) -> bool {
         matches!(self, Self::Col(_))
     }
@@ -67,9 +73,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bi
     let weight = weight.into();
     let dtype = weight.tensor().dtype();
     let mut shape = x.dims();
-    let (d_input, d_output) = match (weight.is_col(), weight.tensor().dims()) {
-        (false, [d_input, d_output]) | (true, [d_output, d_input]) => (d_input, d_output),
-    };
+    let [d_input, d_output] = weight.sizes();
     let rows = shape[..D - 1].iter().product();
     shape[D - 1] = d_output;
     let x = shaped(cast(x, dtype), [rows, d_input]);
@@ -222,7 +226,7 @@ impl Saved {
         let layouts: Vec<_> = weights.iter().map(|weight| (weight.is_col(), weight.tensor().dims())).collect();
         let device = weights[0].tensor().device();
         let rows = grads.iter().flatten().map(|grad| grad.dims()[0]).next().unwrap_or_default();
-        let shape = [rows, if layouts[0].0 { layouts[0].1[1] } else { layouts[0].1[0] }];
+        let shape = [rows, weights[0].sizes()[0]];
         let view = |weight: Weight| View::<T>::of_matrices(weight.into_tensor());
         let weights: Vec<_> = weights.into_iter().map(view).collect();
         let grads: Vec<_> = grads.into_iter().map(|grad| grad.map(View::<T>::of_matrices)).collect();
