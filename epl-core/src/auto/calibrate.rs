@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 use epl_comm::{ProcessGroup, ReduceOp};
 
-use super::rates::seconds_of;
+use super::rates::{SegmentWork, seconds_of};
 use crate::cost::{CallKind, Line, MeasuredCalls, Network};
 use crate::error::Result;
 use crate::launch::Epl;
@@ -15,8 +15,8 @@ const SIZES: [usize; 5] = [256, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
 const REPEATS: usize = 4;
 /// So many are timed together.
 const IN_A_ROW: usize = 4;
-/// Rows and columns of the product that ranks make before each call: about as much as a segment computes between two.
-const WORK: usize = 384;
+/// Rows of the work that ranks do before each call: about as much as a segment computes between two.
+const WORK: usize = 32;
 
 /// Measures collectives in groups of every size that divides the world: of neighbours, and of ranks as far apart as they can be, where
 /// those lie on other hosts. Collective.
@@ -49,37 +49,36 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
 
 /// Seconds over bytes, of the slowest group: by how much work with calls takes longer than work alone. Ranks come from work of their
 /// own, as in a step: nobody waits awake, and they do not come at the same time. Each call waits for the last one, which is another
-/// rank each time, and so some in a row are timed: of one alone half of the ranks would not see it.
+/// rank each time, and so some in a row are timed: of one alone half of the ranks would not see it. No call takes less than it took
+/// whoever came last and waited least.
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
-    let factor = Tensor::<2>::ones([WORK, WORK], device);
-    let work = || drop(factor.clone().matmul(factor.clone()));
+    let work = SegmentWork::new(WORK, device);
     let mut points = Vec::new();
     for bytes in SIZES {
         // As many for each member; what is gathered is as large as the rest.
         let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
         let elements = (bytes / 4).max(1).next_multiple_of(group.size());
-        let mut times = Vec::new();
+        let (mut times, mut least) = (Vec::new(), f64::INFINITY);
         for _ in 0..REPEATS {
             // In turn, so that what slows the machine down slows both. Nobody else's memory, as in a step.
             let given: Vec<_> = (0..IN_A_ROW).map(|_| Tensor::<1>::ones([elements], device)).collect();
             world.barrier()?;
-            let alone = seconds_of(device, || {
-                (0..IN_A_ROW).for_each(|_| work());
-                Ok(())
-            })?;
+            let alone = seconds_of(device, || (0..IN_A_ROW).try_for_each(|_| work.run(device)))?;
             world.barrier()?;
             let both = seconds_of(device, || {
                 given.into_iter().try_for_each(|x| {
-                    work();
-                    called(kind, group, x)
+                    work.run(device)?;
+                    least = least.min(seconds_of(device, || called(kind, group, x))?);
+                    Ok(())
                 })
             })?;
             times.extend([alone, both]);
         }
+        let least = world.all_reduce_values(&[least], ReduceOp::Min)?[0];
         // Segments count as the slowest rank runs them.
         let slowest = world.all_reduce_values(&times, ReduceOp::Max)?;
         let longer = slowest[2..].chunks(2).map(|pair| (pair[1] - pair[0]) / IN_A_ROW as f64);
-        points.push((4.0 * elements as f64, median(longer.collect()).max(0.0)));
+        points.push((4.0 * elements as f64, median(longer.collect()).max(least)));
     }
     Ok(Line::through(points))
 }

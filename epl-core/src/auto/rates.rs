@@ -19,7 +19,8 @@ use crate::model::chain::Chain;
 use crate::model::place::Place;
 use crate::offload::is_host;
 use crate::optim::OptimizerConfig;
-use crate::probe::measure::{median, run_over, wait};
+use crate::probe::cache_flush::CacheFlush;
+use crate::probe::measure::{median, wait};
 use crate::search::{put_away, reset};
 use crate::stable_hash::stable_hash;
 
@@ -117,11 +118,11 @@ fn seconds_of_update<O: OptimizerConfig>(
     };
     let mut engine = Engine::build(&alone, layer, optimizer)?;
     let device = alone.place().device();
-    let mut seconds = Vec::new();
+    let (flush, mut seconds) = (CacheFlush::new(device), Vec::new());
     for _ in 0..REPEATS {
         let rows = Tensor::ones([1, WIDTH], device);
         let accumulated = engine.accumulate(vec![MicroBatch::new(rows, [0])])?;
-        run_over(device);
+        flush.run();
         seconds.push(seconds_of(device, || engine.apply(accumulated, 1e-3).map(drop))?);
     }
     Ok(typical(seconds))
@@ -138,12 +139,13 @@ pub(super) fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> 
 
 /// Seconds to read and write a byte once: of a gradient that is added to another one.
 fn copy(device: &Device) -> Result<f64> {
+    let flush = CacheFlush::new(device);
     let [few, many] = columns(device).map(|columns| {
         let (mut sum, other) =
             (Tensor::<2>::ones([WIDTH, columns], device), Tensor::<2>::ones([WIDTH, columns], device));
         let mut seconds = Vec::new();
         for _ in 0..REPEATS {
-            run_over(device);
+            flush.run();
             seconds.push(seconds_of(device, || {
                 sum.inplace(|sum| sum + other.clone());
                 Ok(())
@@ -154,18 +156,21 @@ fn copy(device: &Device) -> Result<f64> {
     Ok(slope([few?, many?]))
 }
 
+/// So many products of matrices that lie in a core's own cache, one after the other, until they are done.
+fn products(device: &Device, count: usize) {
+    let width = WIDTH / 4;
+    let matrix = Tensor::<2>::ones([width, width], device);
+    let product = (0..count).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()) / width as f32);
+    let _ = product.slice([0..1, 0..1]).into_data();
+}
+
 /// The share of a started collective that the rank's own computing loses. Collective.
 fn lost(epl: &Epl, device: &Device) -> Result<f64> {
     let world = epl.world();
     if world.size() == 1 || world.is_dry() {
         return Ok(0.0);
     }
-    let (flat, width) = (Tensor::<1>::ones([WIDTH * WIDTH], device), WIDTH / 4);
-    let matrix = Tensor::<2>::ones([width, width], device);
-    let work = |products: usize| {
-        let product = (0..products).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()) / width as f32);
-        let _ = product.slice([0..1, 0..1]).into_data();
-    };
+    let flat = Tensor::<1>::ones([WIDTH * WIDTH], device);
     let timed = |f: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..REPEATS {
@@ -176,25 +181,44 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
         }
         Ok(least(times))
     };
-    let sum = |products: usize| -> Result<()> {
+    let sum = |count: usize| -> Result<()> {
         let pending = world.start_all_reduce(flat.clone(), ReduceOp::Sum)?;
-        work(products);
+        products(device, count);
         pending.wait()?;
         wait(device)
     };
     let alone = timed(&mut || sum(0))?;
     let one = timed(&mut || {
-        work(1);
+        products(device, 1);
         Ok(())
     })?;
     // As long as the sum; on all ranks as much.
-    let products = world.all_reduce_values(&[(alone / one).ceil()], ReduceOp::Max)?[0].clamp(1.0, 1e3) as usize;
+    let count = world.all_reduce_values(&[(alone / one).ceil()], ReduceOp::Max)?[0].clamp(1.0, 1e3) as usize;
     let working = timed(&mut || {
-        work(products);
+        products(device, count);
         Ok(())
     })?;
-    let both = timed(&mut || sum(products))?;
+    let both = timed(&mut || sum(count))?;
     Ok(((both - working) / alone).clamp(0.0, 1.0))
+}
+
+/// What a segment makes: products, and elements between them that come from memory.
+pub(super) struct SegmentWork {
+    rows: Tensor<2>,
+    matrix: Tensor<2>,
+}
+
+impl SegmentWork {
+    pub fn new(rows: usize, device: &Device) -> Self {
+        Self { rows: Tensor::ones([rows, WIDTH / 4], device), matrix: Tensor::ones([WIDTH / 4, WIDTH], device) }
+    }
+
+    /// Makes them, until a device is done.
+    pub fn run(&self, device: &Device) -> Result<()> {
+        let out = self.rows.clone().matmul(self.matrix.clone());
+        let _ = (out.clone() + out).exp().matmul(self.matrix.clone().transpose());
+        wait(device)
+    }
 }
 
 /// The part of its time that the first rank is spared while the others wait, of products and sums as a segment makes them; of the
@@ -204,20 +228,14 @@ fn spared(epl: &Epl, device: &Device) -> Result<f64> {
     if world.size() == 1 || world.is_dry() || !is_host(device) {
         return Ok(0.0);
     }
-    let (rows, matrix) =
-        (Tensor::<2>::ones([WIDTH / 2, WIDTH / 4], device), Tensor::<2>::ones([WIDTH / 4, WIDTH], device));
-    let work = || {
-        let out = rows.clone().matmul(matrix.clone());
-        let _ = (out.clone() + out).exp().matmul(matrix.clone().transpose());
-        wait(device)
-    };
+    let work = SegmentWork::new(WIDTH / 2, device);
     let timed = |is_working: bool| -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..2 * REPEATS {
             world.barrier()?;
             let begin = Instant::now();
             if is_working {
-                work()?;
+                work.run(device)?;
             }
             times.push(begin.elapsed().as_secs_f64());
         }

@@ -30,6 +30,7 @@ use crate::params::walk::{self, At, Change};
 use crate::params::{ParamRecord, replaced};
 use crate::plan::batch_views::BatchViews;
 use crate::plan::{Plan, SegmentSplit};
+use crate::probe::cache_flush::CacheFlush;
 use crate::simulate::{Called, CarryShape, Members, SegmentCalls, TensorShape};
 
 /// What one segment needs for one micro-batch, in bytes.
@@ -207,12 +208,14 @@ impl<M: Model> Bench<'_, M> {
         let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
         let batch = BatchViews::new(&model, plan, plan.half, batch);
         let statistics = RunningStatistics::of(&model, records, &plan.burn_layers.statistics);
-        let pass = |is_timed| self.timed_pass((segment, is_timed), (&model, &batch), carry.clone(), wanted);
-        let (mut shape, terms) = pass(false)?;
-        let again = (0..repeats).map(|_| Ok(pass(true)?.0.seconds)).collect::<Result<Vec<_>>>()?;
-        if !again.is_empty() {
+        let pass = |flush: Option<&_>| self.timed_pass((segment, flush), (&model, &batch), carry.clone(), wanted);
+        let (mut shape, terms) = pass(None)?;
+        if repeats > 0 {
+            let flush = CacheFlush::new(self.device);
+            let again = (0..repeats).map(|_| Ok(pass(Some(&flush))?.0.seconds)).collect::<Result<Vec<_>>>()?;
             let untracked = model.clone().no_grad();
-            let alone = (0..repeats).map(|_| self.timed_untracked(segment, (&untracked, &batch), carry.clone()));
+            let alone = || self.timed_untracked((segment, &flush), (&untracked, &batch), carry.clone());
+            let alone = (0..repeats).map(|_| alone());
             let alone = alone.collect::<Result<Vec<_>>>()?;
             let [forward, backward] = [0, 1].map(|way| median(again.iter().map(|seconds| seconds[way]).collect()));
             shape.seconds = [forward, backward, median(alone)];
@@ -221,11 +224,11 @@ impl<M: Model> Bench<'_, M> {
         Ok((shape, terms))
     }
 
-    /// One forward and backward of a segment that has values. Where it is timed, neither finds in the caches what the one before
-    /// left there: in a step others run between them.
+    /// One forward and backward of a segment that has values. With a flush neither finds in the caches what the one before left
+    /// there: in a step others run between them.
     fn timed_pass(
         &self,
-        (segment, is_timed): (usize, bool),
+        (segment, flush): (usize, Option<&CacheFlush>),
         (model, batch): (&M, &BatchViews<'_, M::Batch>),
         carry: Option<M::Carry>,
         wanted: Option<&[bool]>,
@@ -236,12 +239,9 @@ impl<M: Model> Bench<'_, M> {
         let enters = entrance.clone().map(|carry| plan.enter(segment, carry));
         let forward = || plan.forward(self.context, model, segment, enters, batch.of(segment));
         let forward = || self.holding(segment, forward);
-        let other_work = || {
-            if is_timed {
-                run_over(self.device)
-            }
-        };
-        other_work();
+        if let Some(flush) = flush {
+            flush.run();
+        }
         let begin = Instant::now();
         let (exit, mut forward) = self.context.record_calls(forward)?;
         let (root, terms) = match segment + 1 == plan.segments.len() {
@@ -257,7 +257,9 @@ impl<M: Model> Bench<'_, M> {
         let root = root.filter(Tensor::is_tracked);
         wait(self.device)?;
         let half = begin.elapsed();
-        other_work();
+        if let Some(flush) = flush {
+            flush.run();
+        }
         let turned = Instant::now();
         let (gradients, backward) = self.context.record_calls(|| {
             let mut gradients = root.map(|root| root.backward());
@@ -279,17 +281,16 @@ impl<M: Model> Bench<'_, M> {
         Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
     }
 
-    /// Seconds of a segment's forward of which nothing stays, by a model that asks for no gradients, beside other work as in
-    /// [`timed_pass`](Self::timed_pass).
+    /// Seconds of a segment's forward of which nothing stays, by a model that asks for no gradients.
     fn timed_untracked(
         &self,
-        segment: usize,
+        (segment, flush): (usize, &CacheFlush),
         (model, batch): (&M, &BatchViews<'_, M::Batch>),
         carry: Option<M::Carry>,
     ) -> Result<f64> {
         self.context.enter(segment);
         let enters = carry.map(|carry| self.plan.enter(segment, carry.map(&mut Untrack)));
-        run_over(self.device);
+        flush.run();
         let begin = Instant::now();
         let forward = || self.plan.forward(self.context, model, segment, enters, batch.of(segment));
         let (_, calls) = self.context.record_calls(|| self.holding(segment, forward))?;
@@ -396,13 +397,6 @@ pub(crate) fn median<T: Copy + PartialOrd>(mut numbers: Vec<T>) -> T {
 /// Until a device has done what was asked for.
 pub(crate) fn wait(device: &Device) -> Result<()> {
     device.sync().map_err(|error| Error::invalid(format!("{device:?}: {error:?}")))
-}
-
-/// Writes and reads 32 MiB: more than most caches have for one rank.
-pub(crate) fn run_over(device: &Device) {
-    const ELEMENTS: usize = 1 << 22;
-    let ones = Tensor::<1>::ones([ELEMENTS], &device.clone().inner());
-    let _ = (ones.clone() + ones).slice([0..1]).into_data();
 }
 
 /// The seconds that some collectives took.

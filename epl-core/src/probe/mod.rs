@@ -1,6 +1,7 @@
 //! What a model needs and does: measured on a segment at a time, before or while it runs.
 //!
 //! - `segments`: what each segment of a model stores and costs.
+//! - `cache_flush`: so that what is timed comes from memory.
 //! - `measure`: the same before the model exists.
 //! - [`planned`]: a model that is laid out and not drawn, and what it would need.
 //! - `discover`: which segments of plain layers can run in slices.
@@ -8,6 +9,7 @@
 //! - `chrome`: what every rank did when, for Perfetto; `joined`: one such file of those of several processes.
 
 mod segments;
+pub(crate) mod cache_flush;
 pub(crate) mod measure;
 mod chrome;
 mod joined;

@@ -1,6 +1,6 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
-use crate::simulate::{Members, StepProgram, StepTime, simulate_step};
+use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, simulate_step};
 use crate::topology::cluster::{Axis, Cluster, Mesh, MeshSizes, Placement};
 
 /// What configurations are judged by.
@@ -221,7 +221,7 @@ impl Judge<'_> {
     }
 
     /// A step of so many micro-batches, the first ones, each of which is simulated; where ranks of a host spare each other time while
-    /// they wait, by the shares of the step in which they were found to.
+    /// they wait, by the shares of their work that were found to be done so.
     fn simulated(
         &self,
         column: &Column,
@@ -246,61 +246,57 @@ impl Judge<'_> {
         });
         let programs = programs.collect::<Result<Vec<_>>>()?;
         let run = |ranks: &[SimulatedRank]| {
-            self.run(column, &StageRanks { ranks, ..*stages }, (&programs, &layers, micro_batches))
+            let costs = StepCosts::new((plans, ranks), &column.segments, &layers, (self.network, self.rates));
+            simulate_step(&programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)
         };
-        let mut found = run(ranks)?;
+        let mut timeline = run(ranks)?;
         for _ in 0..if self.rates.spared > 0.0 { TIMES } else { 0 } {
-            found = run(&self.spared(stages, &found))?;
+            timeline = run(&self.spared(stages, (&timeline, &programs)))?;
         }
-        Ok(found)
+        let times = programs.iter().zip(plans).zip(ranks).enumerate().map(|(at, ((program, plan), rank))| {
+            let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
+            let of = |rows: &usize| {
+                let seconds = &layers[&(rank.links, *rows)];
+                own.iter().map(|segment| seconds[*segment].iter().sum::<f64>()).sum::<f64>()
+            };
+            let mut time = timeline.parts(at, program);
+            let layers = rank.rows[..micro_batches].iter().map(of).sum::<f64>();
+            (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
+            time
+        });
+        Ok((timeline.makespan(), times.collect()))
     }
 
-    /// The ranks, each as much faster as the others of its host wait in a step.
-    fn spared(&self, stages: &StageRanks<'_>, (seconds, times): &(f64, Vec<StepTime>)) -> Vec<SimulatedRank> {
+    /// The ranks, each as much faster as it computes while others of its host do not.
+    fn spared(
+        &self,
+        stages: &StageRanks<'_>,
+        (timeline, programs): (&StepTimeline, &[StepProgram]),
+    ) -> Vec<SimulatedRank> {
         let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
-        // Ranks that share layers wait alike, and replicas that are not simulated as the first one.
+        // Ranks that share layers do the same, and replicas that are not simulated as the first one.
         let simulated = |rank: usize| {
             let first = mesh.group(Axis::Tensor, rank)[0];
             let stage = || mesh.group(Axis::Pipeline, rank).iter().position(|other| *other == rank);
             stages.ranks.iter().position(|other| other.rank == first).or_else(stage)
         };
-        let waits = |rank: usize| simulated(rank).map_or(0.0, |at| (1.0 - busy(&times[at]) / seconds).max(0.0));
-        let spared = |own: &SimulatedRank| {
+        let spared = |(at, own): (usize, &SimulatedRank)| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
-            let waiting: Vec<f64> = others.map(waits).collect();
-            let takes = 1.0 - self.rates.spared * waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
+            let others: Vec<usize> = others.filter_map(simulated).collect();
+            let mut counts = BTreeMap::<usize, usize>::new();
+            others.iter().for_each(|other| *counts.entry(*other).or_default() += 1);
+            let alone = |other: usize| timeline.alone([at, other].map(|at| (at, &programs[at])));
+            let alone: f64 = counts.iter().map(|(other, count)| *count as f64 * alone(*other)).sum();
+            let takes = 1.0 - self.rates.spared * alone / others.len().max(1) as f64;
             SimulatedRank { device: DeviceTraits { compute: own.device.compute / takes, ..own.device }, ..own.clone() }
         };
-        stages.ranks.iter().map(spared).collect()
+        stages.ranks.iter().enumerate().map(spared).collect()
     }
 
     /// Devices where no other rank of their hosts computes: no step makes them faster.
     pub fn beside_nobody(&self, devices: &[DeviceTraits]) -> Vec<DeviceTraits> {
         let takes = 1.0 - self.rates.spared;
         devices.iter().map(|device| DeviceTraits { compute: device.compute / takes, ..*device }).collect()
-    }
-
-    /// Runs the programs of ranks that take what their devices say.
-    fn run(
-        &self,
-        column: &Column,
-        &StageRanks { plans, ranks, mesh }: &StageRanks<'_>,
-        (programs, layers, micro_batches): (&[StepProgram], &LayerSeconds, usize),
-    ) -> Result<(f64, Vec<StepTime>)> {
-        let costs = StepCosts::new((plans, ranks), &column.segments, layers, (self.network, self.rates));
-        let timeline = simulate_step(programs, &|at, over: &Members| present(over, mesh, ranks, at), &costs)?;
-        let times = programs.iter().zip(plans).enumerate().map(|(rank, (program, plan))| {
-            let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
-            let of = |rows: &usize| {
-                let seconds = &layers[&(ranks[rank].links, *rows)];
-                own.iter().map(|segment| seconds[*segment].iter().sum::<f64>()).sum::<f64>()
-            };
-            let mut time = timeline.parts(rank, program);
-            let layers = ranks[rank].rows[..micro_batches].iter().map(of).sum::<f64>();
-            (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
-            time
-        });
-        Ok((timeline.makespan(), times.collect()))
     }
 
     /// What the ranks that are simulated would have.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::call::Members;
 use super::list::{Op, Purpose, RunKind};
 use super::program::StepProgram;
-use super::timeline::StepTimeline;
+use super::timeline::{StepTimeline, TimedOp};
 use crate::topology::cluster::Axis;
 
 /// The time of a rank's step, in parts that together are all of it. In seconds, if its costs are.
@@ -108,6 +108,23 @@ impl StepTimeline {
             *part += timed.end - timed.begin;
         }
         time
+    }
+
+    /// The part of its own work, segments and updates, that a rank does while another one does none.
+    pub(crate) fn alone(&self, [own, other]: [(usize, &StepProgram); 2]) -> f64 {
+        let work = |(rank, program): (usize, &StepProgram)| -> Vec<TimedOp> {
+            let is_work = |op: &Op| matches!(op, Op::Run { .. } | Op::Update(_));
+            program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
+        };
+        let (own, other) = (work(own), work(other));
+        let (mut from, mut together) = (0, 0.0);
+        for own in &own {
+            from += other[from..].iter().take_while(|other| other.end <= own.begin).count();
+            let beside = other[from..].iter().take_while(|other| other.begin < own.end);
+            together += beside.map(|other| own.end.min(other.end) - own.begin.max(other.begin)).sum::<f64>();
+        }
+        let all: f64 = own.iter().map(|own| own.end - own.begin).sum();
+        if all > 0.0 { 1.0 - together / all } else { 0.0 }
     }
 }
 

@@ -17,7 +17,9 @@ use epl_core::config::Layers;
 use epl_core::cost::Machine;
 use epl_core::data::{ShuffledSampler, TrainData};
 use epl_core::plan::SplitFinding;
-use epl_core::{Axis, Chain, Config, Engine, Epl, Place, Result, WithLoss, launch, launch_dry};
+use epl_core::{Axis, Chain, Engine, Epl, Place, Result, WithLoss, launch, launch_dry};
+
+use crate::search_options::config;
 
 #[derive(Module, Debug)]
 struct Net {
@@ -79,11 +81,6 @@ fn data() -> TrainData<usize, Rows> {
 
 fn sample() -> Sample<'static, Rows> {
     Sample::new(ROWS, |rows, device| ByRule.batch((0..rows).collect(), device))
-}
-
-fn config(options: &[(&str, &str)]) -> Config {
-    let said = options.iter().map(|(key, value)| format!("{key}={value}"));
-    Layers::new().command_line(said).unwrap().resolve().unwrap()
 }
 
 const RANKS: (&str, &str) = ("cluster.ranks", "2");

@@ -36,6 +36,7 @@ mod recomputation;
 mod recompute;
 mod reduction;
 mod scopes;
+mod search_options;
 mod simulate;
 mod stage_choices;
 mod stage_memory;

@@ -75,9 +75,8 @@ impl OutputStore {
         }
     }
 
-    /// Begins a step or an evaluation.
+    /// Begins a step or an evaluation, once the one before has ended.
     pub fn open(&mut self) {
-        self.close();
         self.open = true;
     }
 

@@ -104,9 +104,9 @@ fn what_is_run_again_takes_one_forward_without_a_graph_more() {
 #[test]
 fn a_rank_is_faster_while_others_of_its_host_wait() {
     let of = |layout, spared| seconds_of(layout, &[], Rates { spared, ..Rates::default() });
-    // Of two stages with one micro-batch one always waits, and of replicas none does.
+    // Of two stages with one micro-batch each computes while the other one waits, and of replicas none does.
     let (whole, spared) = (of((1, 2), 0.0), of((1, 2), 0.2));
-    assert!((spared / whole - 0.9).abs() < 1e-3, "{spared} of {whole}");
+    assert!((spared / whole - 0.8).abs() < 1e-3, "{spared} of {whole}");
     assert!((of((2, 1), 0.2) / of((2, 1), 0.0) - 1.0).abs() < 1e-3);
     assert_eq!(of((1, 1), 0.2), of((1, 1), 0.0));
 }

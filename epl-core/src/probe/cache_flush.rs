@@ -1,0 +1,40 @@
+//! Times of what comes from memory.
+
+use std::hint;
+
+use burn::tensor::{Device, Tensor};
+
+use crate::offload::is_host;
+
+/// Takes out of the caches what lies there, so that what is timed next comes from memory, as in a step: others run between two
+/// passes of a segment.
+pub(crate) enum CacheFlush {
+    Host(Vec<u64>),
+    Device(Tensor<1>),
+}
+
+impl CacheFlush {
+    /// More than most caches have for one rank.
+    const BYTES: usize = 32 << 20;
+    /// A cache takes whole lines of memory.
+    const LINE: usize = 64;
+
+    pub fn new(device: &Device) -> Self {
+        match is_host(device) {
+            // Of zeros all pages may be one.
+            true => Self::Host(vec![1; Self::BYTES / size_of::<u64>()]),
+            false => Self::Device(Tensor::ones([Self::BYTES / size_of::<f32>()], &device.clone().inner())),
+        }
+    }
+
+    /// Reads what nobody else reads.
+    pub fn run(&self) {
+        match self {
+            Self::Host(words) => {
+                let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
+                hint::black_box(lines.fold(0, |sum, word| sum ^ word));
+            }
+            Self::Device(numbers) => drop(numbers.clone().sum().into_data()),
+        }
+    }
+}
