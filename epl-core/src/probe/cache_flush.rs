@@ -10,7 +10,7 @@ use crate::offload::is_host;
 /// passes of a segment.
 pub(crate) enum CacheFlush {
     Host(Vec<u64>),
-    Device(Tensor<1>),
+    Device(Box<Tensor<1>>),
 }
 
 impl CacheFlush {
@@ -23,7 +23,7 @@ impl CacheFlush {
         match is_host(device) {
             // Of zeros all pages may be one.
             true => Self::Host(vec![1; Self::BYTES / size_of::<u64>()]),
-            false => Self::Device(Tensor::ones([Self::BYTES / size_of::<f32>()], &device.clone().inner())),
+            false => Self::Device(Box::new(Tensor::ones([Self::BYTES / size_of::<f32>()], &device.clone().inner()))),
         }
     }
 
@@ -34,7 +34,7 @@ impl CacheFlush {
                 let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
                 hint::black_box(lines.fold(0, |sum, word| sum ^ word));
             }
-            Self::Device(numbers) => drop(numbers.clone().sum().into_data()),
+            Self::Device(numbers) => drop(Tensor::clone(numbers).sum().into_data()),
         }
     }
 }
