@@ -1,4 +1,4 @@
-//! Tests that need a process of their own, and numbers that are not drawn.
+//! Tests that need a process of their own, or several, and numbers that are not drawn.
 //!
 //! Some state is a whole process's: the element type of a device, the counts of an allocator, Burn's random generator,
 //! what the system says is resident. A test of such state is an ordinary test whose body is given to [`alone`] or
@@ -6,7 +6,9 @@
 #![allow(clippy::panic, clippy::expect_used, reason = "tests fail by panics")]
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::process::Command;
+use std::time::Duration;
 
 #[cfg(feature = "burn")]
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
@@ -38,7 +40,7 @@ pub fn alone_as(name: &str, rest: impl FnOnce()) {
         rest();
         println!("{ran}");
     };
-    let result: std::io::Result<_> = rusty_fork::fork(name, name, |_| (), in_parent, in_child)
+    let result: io::Result<_> = rusty_fork::fork(name, name, |_| (), in_parent, in_child)
         .unwrap_or_else(|error| panic!("{name}: no process of its own was started: {error}"));
     let (status, ran) = result.unwrap_or_else(|error| panic!("{name}: its process was lost: {error}"));
     assert!(status.success(), "{name}, in a process of its own: {status}");
@@ -56,6 +58,28 @@ pub fn alone_as(name: &str, rest: impl FnOnce()) {
 #[cfg(feature = "burn")]
 pub fn in_f64<F: FnOnce()>(test: F) {
     alone_after(|| Device::default().configure(FloatDType::F64).expect("no tensor was made before"), test);
+}
+
+/// Runs this test program as so many processes over MPI, by a command to which `run` adds its arguments, and ends them when they
+/// take too long.
+///
+/// # Panics
+/// If `run` fails: there is no `timeout` of coreutils or no `mpirun`.
+pub fn mpirun<T>(processes: usize, limit: Duration, run: impl FnOnce(&mut Command) -> io::Result<T>) -> T {
+    let sessions = tempfile::tempdir().expect("a folder for a moment");
+    let program = std::env::current_exe().expect("a program has a file");
+    let (limit, processes) = (limit.as_secs().to_string(), processes.to_string());
+    let mut command = Command::new("timeout");
+    command
+        .args(["--kill-after=10", &limit, "mpirun", "--oversubscribe", "-n", &processes])
+        .arg(program)
+        // As in a container, where there is no other user.
+        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .env("OMPI_MCA_mpi_yield_when_idle", "1")
+        // Else Open MPI 4 has one folder for all jobs of a user. The job that ends last removes it, and one that begins at that
+        // moment fails for want of it.
+        .env("OMPI_MCA_orte_tmpdir_base", sessions.path());
+    run(&mut command).expect("`timeout` of coreutils and `mpirun`")
 }
 
 /// The description of a cluster: ranks of one host, each call of which takes ten microseconds at least.

@@ -10,7 +10,6 @@ mod learner;
 #[path = "../layouts/parity/mod.rs"]
 mod parity;
 
-use std::process::Command;
 use std::time::Duration;
 
 use burn::tensor::{Device, FloatDType};
@@ -81,18 +80,10 @@ fn over(processes: usize, ranks: usize) {
 
 /// Runs a test of this program in so many processes; what they print.
 fn processes(count: usize, test: &str, environment: &[(&str, &str)]) -> String {
-    let limit = Duration::from_secs(300);
-    let output = Command::new("timeout")
-        .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun", "--oversubscribe"])
-        .args(["--mca", "mpi_yield_when_idle", "1", "-n", &count.to_string()])
-        .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        // As in a container, where there is no other user.
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .envs(environment.iter().copied())
-        .output()
-        .expect("`timeout` of coreutils and `mpirun`");
+    let output = epl_testing::mpirun(count, Duration::from_secs(300), |command| {
+        let command = command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+        command.envs(environment.iter().copied()).output()
+    });
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     text

@@ -86,6 +86,8 @@ fn take(world: &Arc<MpiWorld>, answers: &Answers, from: usize, control: Control)
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::super::join::join;
     use super::super::testing::mpirun;
     use super::super::waits::Channel;
@@ -128,8 +130,10 @@ mod tests {
     #[test]
     fn a_process_that_was_stopped_keeps_nobody_from_hearing_of_a_failure() {
         // Without this, memory of a process that does not run may be read by another one.
-        let options = ["--mca", "btl_vader_single_copy_mechanism", "none"];
-        let text = mpirun(2, &options, "mpi::control::tests::child");
+        let copies = |command: &mut Command| {
+            command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+        };
+        let text = mpirun(2, "mpi::control::tests::child", copies);
         // `mpirun` does not keep the order of what two processes print.
         let moment = |what: &str| {
             let (_, rest) = text.split_once(what)?;

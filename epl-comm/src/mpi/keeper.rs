@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_thread_that_started_the_library_leaves_it() {
-        let text = mpirun(1, &[], "mpi::keeper::tests::child");
+        let text = mpirun(1, "mpi::keeper::tests::child", |_| ());
         assert!(text.contains("has left: (true, 0)"), "{text}");
     }
 }

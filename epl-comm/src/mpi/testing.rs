@@ -1,19 +1,13 @@
 //! Unit tests of several processes.
 
 use std::process::Command;
+use std::time::Duration;
 
-/// Runs an ignored test of this program in so many processes; ends them when they take too long. What they said.
-pub(super) fn mpirun(processes: usize, options: &[&str], test: &str) -> String {
-    let program = std::env::current_exe().expect("a program has a file");
-    let output = Command::new("timeout")
-        .args(["--kill-after=10", "60", "mpirun", "--oversubscribe", "-n", &processes.to_string()])
-        .args(options)
-        .arg(program)
-        .args(["--exact", test, "--ignored", "--nocapture"])
-        // As in a container, where there is no other user.
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .output()
-        .expect("`timeout` of coreutils and `mpirun`");
+/// Runs an ignored test of this program in so many processes, by a command that `more` has changed. What they said.
+pub(super) fn mpirun(processes: usize, test: &str, more: impl FnOnce(&mut Command)) -> String {
+    let output = epl_testing::mpirun(processes, Duration::from_mins(1), |command| {
+        more(command);
+        command.args(["--exact", test, "--ignored", "--nocapture"]).output()
+    });
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }

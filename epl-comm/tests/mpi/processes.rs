@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
+use std::io;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,27 +34,19 @@ impl World {
 
 /// Runs some tests of this program in several processes; ends them when they take too long.
 pub fn mpirun(world: World, limit: Duration, test: &[&str], kind: &str) -> Output {
-    command(world, limit, test).env(crate::faults::KIND, kind).output().expect(PROGRAMS)
+    run(world, limit, test, |command| command.env(crate::faults::KIND, kind).output())
 }
 
-const PROGRAMS: &str = "`timeout` of coreutils and `mpirun`";
-
-fn command(world: World, limit: Duration, test: &[&str]) -> Command {
+fn run<T>(world: World, limit: Duration, test: &[&str], end: impl FnOnce(&mut Command) -> io::Result<T>) -> T {
     let World { processes, ranks, per_host } = world;
-    let options = ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n", &processes.to_string()];
-    let mut command = Command::new("timeout");
-    command
-        .args(["--kill-after=10", &limit.as_secs().to_string(), "mpirun"])
-        .args(options)
-        .arg(std::env::current_exe().unwrap())
-        .args(["--test-threads=1", "--nocapture"])
-        .args(test)
-        // As in a container, where there is no other user.
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env(crate::RANKS, ranks.to_string())
-        .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())));
-    command
+    epl_testing::mpirun(processes, limit, |command| {
+        command
+            .args(["--test-threads=1", "--nocapture"])
+            .args(test)
+            .env(crate::RANKS, ranks.to_string())
+            .envs(per_host.map(|processes| (crate::PER_HOST, processes.to_string())));
+        end(command)
+    })
 }
 
 /// What is run under `mpirun`, in every world: the cases, and MPI's own tests of what is there.
@@ -89,10 +82,16 @@ fn run_cases(world: World, tests: &[&str]) -> Runs {
     let [notes, printed] = ["notes", "printed"].map(|name| folder.path().join(name));
     // Into one file: what a test that fails says, in panics, stands before it.
     let [out, err] = [(); 2].map(|()| OpenOptions::new().append(true).create(true).open(&printed).unwrap());
-    let mut mpirun = command(world, Duration::from_secs(600), &which);
-    // Many tests panic, as they should.
-    mpirun.env("RUST_BACKTRACE", "0").env(crate::NOTES, &notes).stdin(Stdio::null()).stdout(out).stderr(err);
-    let status = mpirun.status().expect(PROGRAMS);
+    let status = run(world, Duration::from_secs(600), &which, |command| {
+        // Many tests panic, as they should.
+        command
+            .env("RUST_BACKTRACE", "0")
+            .env(crate::NOTES, &notes)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .status()
+    });
     let text = std::fs::read(&printed).unwrap();
     let text = String::from_utf8_lossy(&text);
     assert!(status.success(), "{world:?}\n{text}\n{world:?} in short:\n{}", before_failures(&text));

@@ -1,6 +1,6 @@
 //! A configuration, simulated: what an engine with it would take and hold.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
-use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, simulate_step};
+use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, TimedOp, alone, simulate_step};
 use crate::topology::cluster::{Axis, Cluster, Mesh, MeshSizes, Placement};
 
 /// What configurations are judged by.
@@ -274,6 +274,8 @@ impl Judge<'_> {
         (timeline, programs): (&StepTimeline, &[StepProgram]),
     ) -> Vec<SimulatedRank> {
         let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
+        let work: Vec<Vec<TimedOp>> =
+            programs.iter().enumerate().map(|(at, program)| timeline.work(at, program)).collect();
         // Ranks that share layers do the same, and replicas that are not simulated as the first one.
         let simulated = |rank: usize| {
             let first = mesh.group(Axis::Tensor, rank)[0];
@@ -283,10 +285,7 @@ impl Judge<'_> {
         let spared = |(at, own): (usize, &SimulatedRank)| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
             let others: Vec<usize> = others.filter_map(simulated).collect();
-            let mut counts = BTreeMap::<usize, usize>::new();
-            others.iter().for_each(|other| *counts.entry(*other).or_default() += 1);
-            let alone = |other: usize| timeline.alone([at, other].map(|at| (at, &programs[at])));
-            let alone: f64 = counts.iter().map(|(other, count)| *count as f64 * alone(*other)).sum();
+            let alone: f64 = others.iter().map(|other| alone(&work[at], &work[*other])).sum();
             let takes = 1.0 - self.rates.spared * alone / others.len().max(1) as f64;
             SimulatedRank { device: DeviceTraits { compute: own.device.compute / takes, ..own.device }, ..own.clone() }
         };

@@ -37,6 +37,7 @@ pub use call::{Called, Members};
 pub use list::{Op, Purpose, RunKind};
 pub(crate) use over_rows::ShapesOverRows;
 pub use parts::StepTime;
+pub(crate) use parts::alone;
 pub use program::StepProgram;
 pub use shapes::StepShapes;
 pub(crate) use shapes::{CarryShape, SegmentCalls, TensorShape};

@@ -110,22 +110,23 @@ impl StepTimeline {
         time
     }
 
-    /// The part of its own work, segments and updates, that a rank does while another one does none.
-    pub(crate) fn alone(&self, [own, other]: [(usize, &StepProgram); 2]) -> f64 {
-        let work = |(rank, program): (usize, &StepProgram)| -> Vec<TimedOp> {
-            let is_work = |op: &Op| matches!(op, Op::Run { .. } | Op::Update(_));
-            program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
-        };
-        let (own, other) = (work(own), work(other));
-        let (mut from, mut together) = (0, 0.0);
-        for own in &own {
-            from += other[from..].iter().take_while(|other| other.end <= own.begin).count();
-            let beside = other[from..].iter().take_while(|other| other.begin < own.end);
-            together += beside.map(|other| own.end.min(other.end) - own.begin.max(other.begin)).sum::<f64>();
-        }
-        let all: f64 = own.iter().map(|own| own.end - own.begin).sum();
-        if all > 0.0 { 1.0 - together / all } else { 0.0 }
+    /// The segments and updates of a rank that ran this program.
+    pub(crate) fn work(&self, rank: usize, program: &StepProgram) -> Vec<TimedOp> {
+        let is_work = |op: &Op| matches!(op, Op::Run { .. } | Op::Update(_));
+        program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
     }
+}
+
+/// The part of a rank's own work that it does while another one does none.
+pub(crate) fn alone(own: &[TimedOp], other: &[TimedOp]) -> f64 {
+    let (mut from, mut together) = (0, 0.0);
+    for own in own {
+        from += other[from..].iter().take_while(|other| other.end <= own.begin).count();
+        let beside = other[from..].iter().take_while(|other| other.begin < own.end);
+        together += beside.map(|other| own.end.min(other.end) - own.begin.max(other.begin)).sum::<f64>();
+    }
+    let all: f64 = own.iter().map(|own| own.end - own.begin).sum();
+    if all > 0.0 { 1.0 - together / all } else { 0.0 }
 }
 
 impl StepTime {

@@ -85,7 +85,7 @@ impl Run {
     pub fn start(&self, first: usize, socket: &Path) -> Result<Vec<(u32, String)>, String> {
         let own = std::env::current_exe().map_err(|error| format!("where this program is: {error}"))?;
         if self.choice.start == Start::Mpi {
-            let mut command = mpirun(self.choice.workers, &own);
+            let mut command = mpirun(self.choice.workers, &own, socket);
             let mut child = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()), socket, "mpirun")?;
             let streams: [Option<Box<dyn Read + Send>>; 2] =
                 [child.stdout.take().map(|s| Box::new(s) as _), child.stderr.take().map(|s| Box::new(s) as _)];

@@ -64,14 +64,17 @@ fn decide(arguments: &Arguments, share: Share, gpus: usize, mpirun: bool, linked
     }
 }
 
-/// The command by which MPI starts so many of this program.
-pub(crate) fn mpirun(workers: usize, program: &Path) -> Command {
+/// The command by which MPI starts so many of this program. What it keeps on disk for the job is beside this run's socket.
+pub(crate) fn mpirun(workers: usize, program: &Path, socket: &Path) -> Command {
     let mut command = Command::new("mpirun");
     let version = Command::new("mpirun").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     command.args(["-np", &workers.to_string()]);
     if String::from_utf8_lossy(&version).contains("Open MPI") {
         // As many as asked for, on as few cores as there are; a worker has several threads, which are not to share one core.
         command.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
+        // Else version 4 has one folder for all jobs of a user. The job that ends last removes it, and one that begins at that
+        // moment fails for want of it.
+        command.envs(socket.parent().map(|folder| ("OMPI_MCA_orte_tmpdir_base", folder)));
         if is_root() {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         }
