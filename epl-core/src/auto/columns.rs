@@ -22,9 +22,6 @@ use crate::simulate::{ShapesOverRows, StepShapes};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
 
-/// How often a segment is timed.
-const REPEATS: usize = 5;
-
 /// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so. There are two replicas of
 /// what experts divide, so that what layers send between replicas is seen, such as the sums of a batch norm.
 pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<Config> {
@@ -132,7 +129,9 @@ impl<M: Model> SurveyedModel<M> {
         self.lazy.builder = self.lazy.builder.laid_for(optimizer)?;
         if is_kept {
             let batch = sample.batch(self.rows[0], self.lazy.place.device())?;
-            let (shapes, _) = self.shapes(0, sample)?;
+            let mut batches = self.batches(sample)?.into_iter();
+            let next = |_, _: &_| batches.next().expect("there is one for each number of rows");
+            let shapes = self.lazy.step_shapes(&self.rows, &[0, 1], next)?;
             let key = self.key(&shapes, &self.lazy.model.batch_tensors().shapes(&batch));
             self.known_as = Some((key, shapes));
         }
@@ -154,7 +153,7 @@ impl<M: Model> SurveyedModel<M> {
         let (shapes, segments) = match (known, &self.known_as) {
             (Some(known), Some((_, shapes))) => (shapes.clone(), known.clone()),
             _ => {
-                let (shapes, seconds) = self.shapes(REPEATS, sample)?;
+                let (shapes, seconds) = self.lazy.timed_shapes(&self.rows, &[0, 1], &self.batches(sample)?)?;
                 (
                     shapes,
                     MeasuredSegments { times: times(&self.rows, &seconds), activations: self.activations(sample)? },
@@ -166,9 +165,8 @@ impl<M: Model> SurveyedModel<M> {
         Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder: lazy.builder, shapes, segments })
     }
 
-    fn shapes(&self, repeats: usize, sample: &mut Sample<'_, M::Batch>) -> Result<(StepShapes, Vec<Vec<[f64; 3]>>)> {
-        let batch = |kind: usize, device: &_| sample.batch(self.rows[kind], device);
-        self.lazy.timed_shapes(&self.rows, &[0, 1], repeats, batch)
+    fn batches(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Vec<M::Batch>> {
+        self.rows.iter().map(|rows| sample.batch(*rows, self.lazy.place.device())).collect()
     }
 
     fn activations(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {

@@ -202,7 +202,7 @@ fn lost(epl: &Epl, device: &Device) -> Result<f64> {
     Ok(((both - working) / alone).clamp(0.0, 1.0))
 }
 
-/// What a segment makes: products, and elements between them that come from memory.
+/// What a segment makes: products, and elements between them.
 pub(super) struct SegmentWork {
     rows: Tensor<2>,
     matrix: Tensor<2>,

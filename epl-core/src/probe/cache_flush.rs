@@ -3,6 +3,7 @@
 use std::hint;
 
 use burn::tensor::{Device, Tensor};
+use rayon::prelude::*;
 
 use crate::offload::is_host;
 
@@ -14,25 +15,31 @@ pub(crate) enum CacheFlush {
 }
 
 impl CacheFlush {
-    /// More than most caches have for one rank.
-    const BYTES: usize = 32 << 20;
+    /// More than the caches of most hosts have for a rank.
+    const HOST_BYTES: usize = 32 << 20;
+    /// More than those of a GPU: an H200 has 50 MiB.
+    const DEVICE_BYTES: usize = 256 << 20;
     /// A cache takes whole lines of memory.
     const LINE: usize = 64;
 
     pub fn new(device: &Device) -> Self {
         match is_host(device) {
             // Of zeros all pages may be one.
-            true => Self::Host(vec![1; Self::BYTES / size_of::<u64>()]),
-            false => Self::Device(Box::new(Tensor::ones([Self::BYTES / size_of::<f32>()], &device.clone().inner()))),
+            true => Self::Host(vec![1; Self::HOST_BYTES / size_of::<u64>()]),
+            false => {
+                Self::Device(Box::new(Tensor::ones([Self::DEVICE_BYTES / size_of::<f32>()], &device.clone().inner())))
+            }
         }
     }
 
-    /// Reads what nobody else reads.
+    /// Reads what nobody else reads, on all threads of the rank, each of which may have a cache of its own.
     pub fn run(&self) {
         match self {
             Self::Host(words) => {
-                let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
-                hint::black_box(lines.fold(0, |sum, word| sum ^ word));
+                words.par_chunks(words.len().div_ceil(rayon::current_num_threads())).for_each(|words| {
+                    let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
+                    hint::black_box(lines.fold(0, |sum, word| sum ^ word));
+                })
             }
             Self::Device(numbers) => drop(Tensor::clone(numbers).sum().into_data()),
         }

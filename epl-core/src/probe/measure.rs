@@ -81,8 +81,26 @@ pub(crate) struct SegmentShape {
     /// Which tensors of what enters get a gradient.
     pub gradients: Vec<bool>,
     pub exit: CarryShape,
-    /// Of its forward, of its backward, and of its forward without a graph, without their collectives.
-    pub seconds: [f64; 3],
+}
+
+/// One forward and backward of a segment.
+pub(super) struct SegmentPass {
+    pub shape: SegmentShape,
+    /// Of the loss, behind the last segment.
+    pub terms: Option<usize>,
+    /// Of its forward and of its backward, without their collectives.
+    pub seconds: [f64; 2],
+}
+
+/// How the segments ran for one micro-batch.
+pub(crate) struct SegmentRuns<C> {
+    pub shapes: Vec<SegmentShape>,
+    /// Of the loss.
+    pub terms: usize,
+    /// What entered each segment.
+    pub entrances: Vec<Option<C>>,
+    /// By segment, the one that is alike and counts for it.
+    pub counted: Vec<usize>,
 }
 
 impl<M: Model> Bench<'_, M> {
@@ -93,37 +111,40 @@ impl<M: Model> Bench<'_, M> {
         Ok(all.into_iter().enumerate().map(|(segment, needs)| is_own(segment).then_some(needs)).collect())
     }
 
-    /// The shapes of all segments, by their numbers, on a batch of so many rows, and how many terms the loss has; each is run once,
-    /// and so many times more to be timed. Collective.
+    /// Runs each segment once, on a batch of so many rows. Collective.
     ///
     /// # Errors
     ///
     /// Where no calls are recorded.
-    pub fn shapes(&self, (rows, repeats): (usize, usize), batch: &M::Batch) -> Result<(Vec<SegmentShape>, usize)> {
+    pub fn run(&self, rows: usize, batch: &M::Batch) -> Result<SegmentRuns<M::Carry>> {
         self.begin(rows);
         let _again = self.context.replaying();
         epl_comm::catch(|| {
             let forwards = self.forwards(batch)?;
-            let (mut shapes, mut known, mut wanted) = (Vec::new(), Vec::<(Likeness, SegmentShape)>::new(), None);
-            let mut terms = 0;
-            for (segment, (entrance, exit, calls)) in forwards.into_iter().enumerate().rev() {
+            let (mut shapes, mut known, mut wanted) = (Vec::new(), Vec::<(Likeness, usize)>::new(), None);
+            let (mut terms, mut counted) = (0, Vec::new());
+            for (segment, (entrance, exit, calls)) in forwards.iter().enumerate().rev() {
                 let likeness = self.likeness(segment, entrance.as_ref());
-                let likeness = Likeness { seen: Some((exit, calls, wanted.clone())), ..likeness };
+                let likeness = Likeness { seen: Some((exit.clone(), calls.clone(), wanted.clone())), ..likeness };
                 let alike = known.iter().find(|(known, _)| *known == likeness && !likeness.parameters.is_empty());
-                let shape = match alike {
-                    Some((_, shape)) => shape.clone(),
-                    None => {
-                        let (shape, of_loss) = self.shape_of((segment, repeats), entrance, batch, wanted.as_deref())?;
-                        terms = of_loss.unwrap_or(terms);
-                        known.push((likeness, shape.clone()));
-                        shape
-                    }
-                };
-                wanted = Some(shape.gradients.clone());
-                shapes.push(shape);
+                let alike = alike.map_or(segment, |(_, alike)| *alike);
+                if alike == segment {
+                    let pass = self.with_values(segment, batch, |model, batch| {
+                        self.pass((segment, None), (model, batch), entrance.clone(), wanted.as_deref())
+                    })?;
+                    terms = pass.terms.unwrap_or(terms);
+                    known.push((likeness, segment));
+                    shapes.push(pass.shape);
+                } else {
+                    shapes.push(SegmentShape::clone(&shapes[forwards.len() - 1 - alike]));
+                }
+                wanted = shapes.last().map(|shape| shape.gradients.clone());
+                counted.push(alike);
             }
             shapes.reverse();
-            Ok((shapes, terms))
+            counted.reverse();
+            let entrances = forwards.into_iter().map(|(entrance, ..)| entrance).collect();
+            Ok(SegmentRuns { shapes, terms, entrances, counted })
         })?
     }
 
@@ -160,7 +181,8 @@ impl<M: Model> Bench<'_, M> {
         exit
     }
 
-    fn begin(&self, rows: usize) {
+    /// A pass over so many rows begins.
+    pub(super) fn begin(&self, rows: usize) {
         let samples: Vec<u64> = (0..rows as u64).collect();
         self.context.begin(Pass { step: 0, training: true, samples: samples.into(), empty: false });
     }
@@ -195,44 +217,31 @@ impl<M: Model> Bench<'_, M> {
         })?
     }
 
-    /// A segment's forward and backward, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient, or
-    /// all. Behind the last segment also how many terms the loss has.
-    fn shape_of(
+    /// A segment with values, and what it reads of a batch, as `f` has them. What it writes, which the model shares, does not stay.
+    pub(super) fn with_values<T>(
         &self,
-        (segment, repeats): (usize, usize),
-        carry: Option<M::Carry>,
+        segment: usize,
         batch: &M::Batch,
-        wanted: Option<&[bool]>,
-    ) -> Result<(SegmentShape, Option<usize>)> {
+        f: impl FnOnce(&M, &BatchViews<'_, M::Batch>) -> Result<T>,
+    ) -> Result<T> {
         let (plan, records) = (self.plan, &self.plan.params.records);
         let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
         let batch = BatchViews::new(&model, plan, plan.half, batch);
         let statistics = RunningStatistics::of(&model, records, &plan.burn_layers.statistics);
-        let pass = |flush: Option<&_>| self.timed_pass((segment, flush), (&model, &batch), carry.clone(), wanted);
-        let (mut shape, terms) = pass(None)?;
-        if repeats > 0 {
-            let flush = CacheFlush::new(self.device);
-            let again = (0..repeats).map(|_| Ok(pass(Some(&flush))?.0.seconds)).collect::<Result<Vec<_>>>()?;
-            let untracked = model.clone().no_grad();
-            let alone = || self.timed_untracked((segment, &flush), (&untracked, &batch), carry.clone());
-            let alone = (0..repeats).map(|_| alone());
-            let alone = alone.collect::<Result<Vec<_>>>()?;
-            let [forward, backward] = [0, 1].map(|way| median(again.iter().map(|seconds| seconds[way]).collect()));
-            shape.seconds = [forward, backward, median(alone)];
-        }
+        let done = f(&model, &batch)?;
         statistics.put_into(&model, records);
-        Ok((shape, terms))
+        Ok(done)
     }
 
-    /// One forward and backward of a segment that has values. With a flush neither finds in the caches what the one before left
-    /// there: in a step others run between them.
-    fn timed_pass(
+    /// One forward and backward of a segment, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient,
+    /// or all. With a flush neither finds in the caches what the one before left there: in a step others run between them.
+    pub(super) fn pass(
         &self,
         (segment, flush): (usize, Option<&CacheFlush>),
         (model, batch): (&M, &BatchViews<'_, M::Batch>),
         carry: Option<M::Carry>,
         wanted: Option<&[bool]>,
-    ) -> Result<(SegmentShape, Option<usize>)> {
+    ) -> Result<SegmentPass> {
         let plan = self.plan;
         self.context.enter(segment);
         let entrance = carry.map(|carry| carry.map(&mut Track));
@@ -270,7 +279,7 @@ impl<M: Model> Bench<'_, M> {
         })?;
         let gradients = gradients?;
         wait(self.device)?;
-        let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward), 0.0];
+        let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
             _ => CarryGradients::new(),
@@ -278,24 +287,7 @@ impl<M: Model> Bench<'_, M> {
         let [forward, backward] = [forward, backward].map(|events| events.into_iter().filter_map(called).collect());
         let gradients = found.iter().map(Option::is_some).collect();
         let calls = SegmentCalls { forward, backward };
-        Ok((SegmentShape { calls, gradients, exit: carry_shape(&exit), seconds }, terms))
-    }
-
-    /// Seconds of a segment's forward of which nothing stays, by a model that asks for no gradients.
-    fn timed_untracked(
-        &self,
-        (segment, flush): (usize, &CacheFlush),
-        (model, batch): (&M, &BatchViews<'_, M::Batch>),
-        carry: Option<M::Carry>,
-    ) -> Result<f64> {
-        self.context.enter(segment);
-        let enters = carry.map(|carry| self.plan.enter(segment, carry.map(&mut Untrack)));
-        flush.run();
-        let begin = Instant::now();
-        let forward = || self.plan.forward(self.context, model, segment, enters, batch.of(segment));
-        let (_, calls) = self.context.record_calls(|| self.holding(segment, forward))?;
-        wait(self.device)?;
-        Ok(begin.elapsed().as_secs_f64() - inside(&calls))
+        Ok(SegmentPass { shape: SegmentShape { calls, gradients, exit: carry_shape(&exit) }, terms, seconds })
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {
@@ -312,29 +304,25 @@ impl<M: Model> Bench<'_, M> {
 
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
-        let (plan, records) = (self.plan, &self.plan.params.records);
-        let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
-        let batch = BatchViews::new(&model, plan, plan.half, batch);
-        self.context.enter(segment);
-        // The model shares them.
-        let statistics = RunningStatistics::of(&model, records, &self.plan.burn_layers.statistics);
-        // What happens once, such as the allocation of a backend's own memory, happens here.
-        let untracked = model.clone().no_grad();
-        let entrance = carry.clone().map(|carry| plan.enter(segment, carry.map(&mut Untrack)));
-        let warm = || plan.forward(self.context, &untracked, segment, entrance, batch.of(segment));
-        let (left, results) = self.context.world().record(|| self.holding(segment, warm));
-        drop(untracked);
-        let counted = || self.count((&model, &batch), segment, carry.clone());
-        let counts = [counted()?, counted()?, counted()?];
-        statistics.put_into(&model, records);
-        let carry = carry.as_ref().map_or(0, bytes);
-        let needs = Needs {
-            carry,
-            stored: median(counts.iter().map(|count| count.stored).collect()) + carry,
-            results: results.bytes(),
-            working: median(counts.iter().map(|count| count.working).collect()),
-        };
-        Ok((needs, left.map(&mut Untrack)))
+        self.with_values(segment, batch, |model, batch| {
+            self.context.enter(segment);
+            // What happens once, such as the allocation of a backend's own memory, happens here.
+            let untracked = model.clone().no_grad();
+            let entrance = carry.clone().map(|carry| self.plan.enter(segment, carry.map(&mut Untrack)));
+            let warm = || self.plan.forward(self.context, &untracked, segment, entrance, batch.of(segment));
+            let (left, results) = self.context.world().record(|| self.holding(segment, warm));
+            drop(untracked);
+            let counted = || self.count((model, batch), segment, carry.clone());
+            let counts = [counted()?, counted()?, counted()?];
+            let carry = carry.as_ref().map_or(0, bytes);
+            let needs = Needs {
+                carry,
+                stored: median(counts.iter().map(|count| count.stored).collect()) + carry,
+                results: results.bytes(),
+                working: median(counts.iter().map(|count| count.working).collect()),
+            };
+            Ok((needs, left.map(&mut Untrack)))
+        })
     }
 
     /// Runs a part of a segment that may draw: not into the numbers of another thread, which draws first values.
@@ -400,7 +388,7 @@ pub(crate) fn wait(device: &Device) -> Result<()> {
 }
 
 /// The seconds that some collectives took.
-fn inside(calls: &[Event]) -> f64 {
+pub(super) fn inside(calls: &[Event]) -> f64 {
     calls.iter().map(|call| (call.end - call.begin).as_secs_f64()).sum()
 }
 

@@ -3,6 +3,7 @@
 //! - `segments`: what each segment of a model stores and costs.
 //! - `cache_flush`: so that what is timed comes from memory.
 //! - `measure`: the same before the model exists.
+//! - `timing`: what segments take.
 //! - [`planned`]: a model that is laid out and not drawn, and what it would need.
 //! - `discover`: which segments of plain layers can run in slices.
 //! - `shapes`: what segments call and send, for the list of a step.
@@ -15,6 +16,7 @@ mod chrome;
 mod joined;
 pub mod planned;
 pub(crate) mod discover;
+mod timing;
 mod shapes;
 
 pub use chrome::write_trace;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Device;
 
-use super::measure::{Bench, SegmentShape};
+use super::measure::{Bench, SegmentRuns, SegmentShape};
 use super::planned::LazyModel;
+use super::timing::RowsToTime;
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::simulate::{CarryShape, StepShapes};
@@ -28,11 +29,12 @@ impl<M: Model> LazyModel<M> {
         kinds: &[usize],
         mut batch: impl FnMut(usize, &Device) -> M::Batch,
     ) -> Result<StepShapes> {
-        Ok(self.timed_shapes(rows, kinds, 0, |kind, device| Ok(batch(kind, device)))?.0)
+        let batches: Vec<M::Batch> = (0..rows.len()).map(|kind| batch(kind, self.place.device())).collect();
+        Ok(self.run_once(rows, kinds, &batches)?.0)
     }
 
     /// The same, and for each kind and segment the seconds of its forward, of its backward, and of its forward without a graph,
-    /// without their collectives: the median of so many `repeats`, after one that is not counted.
+    /// without their collectives. Of a world that is only thought of, in which each rank runs by itself.
     ///
     /// # Errors
     ///
@@ -41,32 +43,45 @@ impl<M: Model> LazyModel<M> {
         &self,
         rows: &[usize],
         kinds: &[usize],
-        repeats: usize,
-        mut batch: impl FnMut(usize, &Device) -> Result<M::Batch>,
+        batches: &[M::Batch],
     ) -> Result<(StepShapes, Vec<Vec<[f64; 3]>>)> {
+        let (shapes, runs) = self.run_once(rows, kinds, batches)?;
+        let of_kind = |((rows, batch), runs): ((&usize, _), _)| RowsToTime { rows: *rows, batch, runs };
+        let kinds: Vec<RowsToTime<'_, M>> = rows.iter().zip(batches).zip(runs).map(of_kind).collect();
+        Ok((shapes, self.bench().seconds(&kinds)?))
+    }
+
+    fn bench(&self) -> Bench<'_, M> {
         let Self { model, plan, place, .. } = self;
+        Bench { model, plan, context: place.context(), device: place.device() }
+    }
+
+    fn run_once(
+        &self,
+        rows: &[usize],
+        kinds: &[usize],
+        batches: &[M::Batch],
+    ) -> Result<(StepShapes, Vec<SegmentRuns<M::Carry>>)> {
         if let Some(kind) = kinds.iter().find(|kind| **kind >= rows.len()) {
             return Err(Error::invalid(format!(
                 "a micro-batch of kind {kind}, and rows are given for {} kinds; give them for each",
                 rows.len()
             )));
         }
-        let (context, device) = (place.context(), place.device());
-        let bench = Bench { model, plan, context, device };
         let (mut calls, mut carries, mut terms, mut loss_terms) = (Vec::new(), Vec::new(), 0, 0);
-        let mut seconds = Vec::new();
-        for (kind, rows) in rows.iter().enumerate() {
-            let batch = batch(kind, device)?;
-            let (shapes, of_loss) = bench.shapes((*rows, repeats), &batch)?;
-            (terms, loss_terms) = (model.weights(&batch).of(*rows).0.len(), of_loss);
-            let entered = shapes.iter().skip(1).map(|next| next.gradients.clone()).chain([Vec::new()]);
-            carries.push(shapes.iter().zip(entered).map(with_gradients).collect());
-            seconds.push(shapes.iter().map(|shape| shape.seconds).collect());
-            calls.push(shapes.into_iter().map(|shape| shape.calls).collect());
+        let mut all = Vec::new();
+        for (rows, batch) in rows.iter().zip(batches) {
+            let runs = self.bench().run(*rows, batch)?;
+            (terms, loss_terms) = (self.model.weights(batch).of(*rows).0.len(), runs.terms);
+            let entered = runs.shapes.iter().skip(1).map(|next| next.gradients.clone()).chain([Vec::new()]);
+            carries.push(runs.shapes.iter().zip(entered).map(with_gradients).collect());
+            calls.push(runs.shapes.iter().map(|shape| shape.calls.clone()).collect());
+            all.push(runs);
         }
+        let context = self.place.context();
         let (kinds, metrics, lanes) = (kinds.to_vec(), context.metric_lengths(), context.world().lanes());
         let shapes = StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() };
-        Ok((shapes, seconds))
+        Ok((shapes, all))
     }
 }
 

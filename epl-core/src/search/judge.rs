@@ -274,7 +274,7 @@ impl Judge<'_> {
         (timeline, programs): (&StepTimeline, &[StepProgram]),
     ) -> Vec<SimulatedRank> {
         let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
-        let work: Vec<Vec<TimedOp>> =
+        let work: Vec<[Vec<TimedOp>; 2]> =
             programs.iter().enumerate().map(|(at, program)| timeline.work(at, program)).collect();
         // Ranks that share layers do the same, and replicas that are not simulated as the first one.
         let simulated = |rank: usize| {
@@ -285,7 +285,9 @@ impl Judge<'_> {
         let spared = |(at, own): (usize, &SimulatedRank)| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
             let others: Vec<usize> = others.filter_map(simulated).collect();
-            let alone: f64 = others.iter().map(|other| alone(&work[at], &work[*other])).sum();
+            // An update is as fast as memory is.
+            let ([segments, _], of) = (&work[at], |other: &usize| &work[*other][1]);
+            let alone: f64 = others.iter().map(|other| alone(segments, of(other))).sum();
             let takes = 1.0 - self.rates.spared * alone / others.len().max(1) as f64;
             SimulatedRank { device: DeviceTraits { compute: own.device.compute / takes, ..own.device }, ..own.clone() }
         };

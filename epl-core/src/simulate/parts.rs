@@ -110,14 +110,16 @@ impl StepTimeline {
         time
     }
 
-    /// The segments and updates of a rank that ran this program.
-    pub(crate) fn work(&self, rank: usize, program: &StepProgram) -> Vec<TimedOp> {
-        let is_work = |op: &Op| matches!(op, Op::Run { .. } | Op::Update(_));
-        program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
+    /// The segments of a rank that ran this program, and its segments and updates.
+    pub(crate) fn work(&self, rank: usize, program: &StepProgram) -> [Vec<TimedOp>; 2] {
+        let of = |is_work: fn(&Op) -> bool| {
+            program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
+        };
+        [of(|op| matches!(op, Op::Run { .. })), of(|op| matches!(op, Op::Run { .. } | Op::Update(_)))]
     }
 }
 
-/// The part of a rank's own work that it does while another one does none.
+/// The part of what a rank does in these operations that it does while another rank is in none of its own; both are in order.
 pub(crate) fn alone(own: &[TimedOp], other: &[TimedOp]) -> f64 {
     let (mut from, mut together) = (0, 0.0);
     for own in own {
@@ -136,5 +138,20 @@ impl StepTime {
             Purpose::Unit(_) => &mut self.parameters,
             Purpose::Parcel => &mut self.stages,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_beside_that_of_another_rank_is_not_alone() {
+        let ops = |times: &[(f64, f64)]| times.iter().map(|&(begin, end)| TimedOp { begin, end }).collect::<Vec<_>>();
+        let own = ops(&[(0.0, 4.0), (6.0, 8.0)]);
+        assert_eq!(alone(&own, &ops(&[(3.0, 7.0)])), 4.0 / 6.0);
+        assert_eq!(alone(&own, &ops(&[(0.0, 1.0), (2.0, 3.0), (5.0, 9.0)])), 2.0 / 6.0);
+        assert_eq!(alone(&own, &ops(&[(4.0, 6.0), (8.0, 9.0)])), 1.0);
+        assert_eq!(alone(&[], &own), 0.0);
     }
 }

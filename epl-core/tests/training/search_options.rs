@@ -1,7 +1,8 @@
-//! Options of a search. What is not of a model is measured once: collectives, and an update of SGD and of AdamW.
+//! Options of a search. What is not of a model is measured once in this process: collectives, and an update of SGD and of AdamW.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -10,15 +11,18 @@ use epl_core::auto::Sample;
 use epl_core::config::Layers;
 use epl_core::{Config, Place, WithLoss, launch};
 
-/// The options; a search that says nothing of `auto.calibration` reads and writes the file that these tests share.
+/// The options; a search that says nothing of `auto.calibration` has a file of its own, with what is shared in it.
 pub fn config(options: &[(&str, &str)]) -> Config {
     let is_given = |asked: &str| options.iter().any(|(key, _)| *key == asked);
     let searches = options.contains(&("auto.auto_parallel", "true")) && !is_given("pipeline.num_stages");
     if !searches || is_given("auto.calibration") {
         return resolved(options);
     }
-    static SHARED: LazyLock<String> = LazyLock::new(shared);
-    resolved(&[options, &[("auto.calibration", &*SHARED)]].concat())
+    static SHARED: LazyLock<PathBuf> = LazyLock::new(shared);
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let own = SHARED.with_extension(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
+    std::fs::copy(&*SHARED, &own).unwrap();
+    resolved(&[options, &[("auto.calibration", &*own.display().to_string())]].concat())
 }
 
 fn resolved(options: &[(&str, &str)]) -> Config {
@@ -27,11 +31,11 @@ fn resolved(options: &[(&str, &str)]) -> Config {
 }
 
 /// Measures on two ranks, before the first tests would all do so at once.
-fn shared() -> String {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("costs.json").display().to_string();
-    // An earlier run measured on another day.
-    let _ = std::fs::remove_file(&file);
-    let options = [("cluster.ranks", "2"), ("auto.auto_parallel", "true"), ("auto.calibration", &*file)];
+fn shared() -> PathBuf {
+    // Not removed: nothing ends with the process.
+    let file = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep().join("costs.json");
+    let name = file.display().to_string();
+    let options = [("cluster.ranks", "2"), ("auto.auto_parallel", "true"), ("auto.calibration", &*name)];
     let model = |at: &Place| {
         let linear = LinearConfig::new(1, 1).init(at);
         WithLoss::new(linear, |linear: &Linear, rows: &Tensor<2>| linear.forward(rows.clone()).mean())

@@ -62,8 +62,7 @@ fn declaring(
             declare(at);
             chain_of(width, at, segments, false)
         })?;
-        let batch = |kind: usize, device: &_| Ok(Tensor::ones([kind + 1, width], device));
-        let (shapes, _) = lazy.timed_shapes(&[1, 2], &[0, 1], 0, batch)?;
+        let shapes = lazy.step_shapes(&[1, 2], &[0, 1], |kind, device| Tensor::ones([kind + 1, width], device))?;
         Ok((lazy.builder, ShapesOverRows::through(shapes, [1, 2])?))
     })
     .unwrap();
