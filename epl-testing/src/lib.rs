@@ -64,7 +64,7 @@ pub fn in_f64<F: FnOnce()>(test: F) {
 /// take too long.
 ///
 /// # Panics
-/// If `run` fails: there is no `timeout` of coreutils or no `mpirun`.
+/// If `run` fails, as without `timeout` of coreutils.
 pub fn mpirun<T>(processes: usize, limit: Duration, run: impl FnOnce(&mut Command) -> io::Result<T>) -> T {
     let sessions = tempfile::tempdir().expect("a folder for a moment");
     let program = std::env::current_exe().expect("a program has a file");
@@ -79,7 +79,7 @@ pub fn mpirun<T>(processes: usize, limit: Duration, run: impl FnOnce(&mut Comman
         // Else Open MPI 4 has one folder for all jobs of a user. The job that ends last removes it, and one that begins at that
         // moment fails for want of it.
         .env("OMPI_MCA_orte_tmpdir_base", sessions.path());
-    run(&mut command).expect("`timeout` of coreutils and `mpirun`")
+    run(&mut command).expect("`timeout` of coreutils")
 }
 
 /// The description of a cluster: ranks of one host, each call of which takes ten microseconds at least.

@@ -12,7 +12,7 @@ use crate::launch::Epl;
 use crate::offload::is_host;
 use crate::probe::measure::median;
 
-/// Bytes that each member gives.
+/// Bytes that each member gives; an element for each member at least.
 const SIZES: [usize; 5] = [4, 1 << 14, 1 << 18, 1 << 21, 1 << 23];
 /// How often collectives are timed; the first does not count.
 const REPEATS: usize = 4;
@@ -53,16 +53,21 @@ pub(super) fn calls(epl: &Epl) -> Result<Vec<MeasuredCalls>> {
 /// Seconds over bytes, of the slowest group: by how much work with calls takes longer than work alone. Ranks come from work of their
 /// own, as in a step: nobody waits awake, and they do not come at the same time. Each call waits for the last one, which is another
 /// rank each time, and so some in a row are timed: of one alone half of the ranks would not see it. On a host no call takes less than
-/// it took the member that was there the shortest: the last one to come.
+/// its quickest member was in it.
 fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: &Device) -> Result<Line> {
     let work = SegmentWork::new(WORK, device);
+    // A device does by itself what it is asked for, and waiting for it is no part of a call. Who gives and takes nothing need not wait.
+    let is_seen = is_host(device)
+        && match kind {
+            CallKind::Send => group.rank() % 2 == 1,
+            CallKind::Broadcast => group.rank() > 0,
+            _ => true,
+        };
     let mut points = Vec::new();
     for bytes in SIZES {
         // As many for each member; what is gathered is as large as the rest.
         let bytes = if kind == CallKind::AllGather { bytes / group.size() } else { bytes };
         let elements = (bytes / 4).max(1).next_multiple_of(group.size());
-        // A device does by itself what it is asked for, and waiting for it is no part of a call.
-        let is_seen = is_host(device) && (kind != CallKind::Send || group.rank() % 2 == 1);
         let (mut times, mut least) = (Vec::new(), f64::INFINITY);
         for _ in 0..REPEATS {
             // In turn, so that what slows the machine down slows both. Nobody else's memory, as in a step.

@@ -17,10 +17,14 @@ use crate::params::ParamRecord;
 use crate::plan::builder::PlanBuilder;
 use crate::plan::{Plan, SplitFinding};
 use crate::probe::planned::LazyModel;
+use crate::probe::timing::RowsToTime;
 use crate::search::{CHOSEN, Column, SEARCH, reset};
 use crate::simulate::{ShapesOverRows, StepShapes};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::Axis;
+
+/// The micro-batches of a step whose shapes are asked for: of few rows, and of more.
+const KINDS: [usize; 2] = [0, 1];
 
 /// The configuration in which segments are measured: one stage, nothing sharded or run again, layers divided so. There are two replicas of
 /// what experts divide, so that what layers send between replicas is seen, such as the sums of a batch norm.
@@ -128,11 +132,11 @@ impl<M: Model> SurveyedModel<M> {
         check_divided::<O>(self.lazy.plan())?;
         self.lazy.builder = self.lazy.builder.laid_for(optimizer)?;
         if is_kept {
-            let batch = sample.batch(self.rows[0], self.lazy.place.device())?;
-            let mut batches = self.batches(sample)?.into_iter();
-            let next = |_, _: &_| batches.next().expect("there is one for each number of rows");
-            let shapes = self.lazy.step_shapes(&self.rows, &[0, 1], next)?;
-            let key = self.key(&shapes, &self.lazy.model.batch_tensors().shapes(&batch));
+            let mut read = Vec::new();
+            let ran = |ran: RowsToTime<M>| read.push(self.lazy.model.batch_tensors().shapes(&ran.batch));
+            let shapes =
+                self.lazy.run_once((&self.rows, &KINDS), |kind, device| sample.batch(self.rows[kind], device), ran)?;
+            let key = self.key(&shapes, &read[0]);
             self.known_as = Some((key, shapes));
         }
         Ok(self)
@@ -153,7 +157,8 @@ impl<M: Model> SurveyedModel<M> {
         let (shapes, segments) = match (known, &self.known_as) {
             (Some(known), Some((_, shapes))) => (shapes.clone(), known.clone()),
             _ => {
-                let (shapes, seconds) = self.lazy.timed_shapes(&self.rows, &[0, 1], &self.batches(sample)?)?;
+                let batch = |kind: usize, device: &_| sample.batch(self.rows[kind], device);
+                let (shapes, seconds) = self.lazy.timed_shapes(&self.rows, &KINDS, batch)?;
                 (
                     shapes,
                     MeasuredSegments { times: times(&self.rows, &seconds), activations: self.activations(sample)? },
@@ -163,10 +168,6 @@ impl<M: Model> SurveyedModel<M> {
         let Self { lazy, rows, known_as, .. } = self;
         let shapes = ShapesOverRows::through(shapes, [rows[0], rows[1]])?;
         Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder: lazy.builder, shapes, segments })
-    }
-
-    fn batches(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Vec<M::Batch>> {
-        self.rows.iter().map(|rows| sample.batch(*rows, self.lazy.place.device())).collect()
     }
 
     fn activations(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {

@@ -3,7 +3,6 @@
 use std::hint;
 
 use burn::tensor::{Device, Tensor};
-use rayon::prelude::*;
 
 use crate::offload::is_host;
 
@@ -35,12 +34,10 @@ impl CacheFlush {
     /// Reads what nobody else reads, on all threads of the rank, each of which may have a cache of its own.
     pub fn run(&self) {
         match self {
-            Self::Host(words) => {
-                words.par_chunks(words.len().div_ceil(rayon::current_num_threads())).for_each(|words| {
-                    let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
-                    hint::black_box(lines.fold(0, |sum, word| sum ^ word));
-                })
-            }
+            Self::Host(words) => drop(rayon::broadcast(|_| {
+                let lines = words.iter().step_by(Self::LINE / size_of::<u64>());
+                hint::black_box(lines.fold(0, |sum, word| sum ^ word))
+            })),
             Self::Device(numbers) => drop(Tensor::clone(numbers).sum().into_data()),
         }
     }

@@ -97,10 +97,10 @@ pub(crate) struct SegmentRuns<C> {
     pub shapes: Vec<SegmentShape>,
     /// Of the loss.
     pub terms: usize,
-    /// What entered each segment.
-    pub entrances: Vec<Option<C>>,
     /// By segment, the one that is alike and counts for it.
     pub counted: Vec<usize>,
+    /// What entered each segment that counts.
+    pub entrances: Vec<Option<C>>,
 }
 
 impl<M: Model> Bench<'_, M> {
@@ -111,7 +111,7 @@ impl<M: Model> Bench<'_, M> {
         Ok(all.into_iter().enumerate().map(|(segment, needs)| is_own(segment).then_some(needs)).collect())
     }
 
-    /// Runs each segment once, on a batch of so many rows. Collective.
+    /// Runs each segment forward, and one of those that are alike backward, on a batch of so many rows.
     ///
     /// # Errors
     ///
@@ -129,8 +129,9 @@ impl<M: Model> Bench<'_, M> {
                 let alike = known.iter().find(|(known, _)| *known == likeness && !likeness.parameters.is_empty());
                 let alike = alike.map_or(segment, |(_, alike)| *alike);
                 if alike == segment {
-                    let pass = self.with_values(segment, batch, |model, batch| {
-                        self.pass((segment, None), (model, batch), entrance.clone(), wanted.as_deref())
+                    let pass = self.with_values(segment, |model| {
+                        let batch = self.views(model, batch);
+                        self.pass((segment, None), (model, &batch), entrance.clone(), wanted.as_deref())
                     })?;
                     terms = pass.terms.unwrap_or(terms);
                     known.push((likeness, segment));
@@ -143,8 +144,10 @@ impl<M: Model> Bench<'_, M> {
             }
             shapes.reverse();
             counted.reverse();
-            let entrances = forwards.into_iter().map(|(entrance, ..)| entrance).collect();
-            Ok(SegmentRuns { shapes, terms, entrances, counted })
+            let entrances = forwards.into_iter().zip(&counted).enumerate();
+            let entrances =
+                entrances.map(|(segment, ((entrance, ..), counts))| entrance.filter(|_| *counts == segment));
+            Ok(SegmentRuns { shapes, terms, entrances: entrances.collect(), counted })
         })?
     }
 
@@ -217,20 +220,19 @@ impl<M: Model> Bench<'_, M> {
         })?
     }
 
-    /// A segment with values, and what it reads of a batch, as `f` has them. What it writes, which the model shares, does not stay.
-    pub(super) fn with_values<T>(
-        &self,
-        segment: usize,
-        batch: &M::Batch,
-        f: impl FnOnce(&M, &BatchViews<'_, M::Batch>) -> Result<T>,
-    ) -> Result<T> {
+    /// A segment as `f` has it, with values. What it writes, which the model shares, does not stay.
+    pub(super) fn with_values<T>(&self, segment: usize, f: impl FnOnce(&M) -> Result<T>) -> Result<T> {
         let (plan, records) = (self.plan, &self.plan.params.records);
         let model = filled(self.model.clone(), records, segment, plan.half_in(segment));
-        let batch = BatchViews::new(&model, plan, plan.half, batch);
         let statistics = RunningStatistics::of(&model, records, &plan.burn_layers.statistics);
-        let done = f(&model, &batch)?;
+        let done = f(&model)?;
         statistics.put_into(&model, records);
         Ok(done)
+    }
+
+    /// What segments read of a batch.
+    pub(super) fn views<'b>(&'b self, model: &'b M, batch: &'b M::Batch) -> BatchViews<'b, M::Batch> {
+        BatchViews::new(model, self.plan, self.plan.half, batch)
     }
 
     /// One forward and backward of a segment, whose calls are recorded; `wanted` are the tensors of its exit that have a gradient,
@@ -304,7 +306,8 @@ impl<M: Model> Bench<'_, M> {
 
     /// Returns what leaves the segment, without a graph.
     fn measure_segment(&self, segment: usize, carry: Option<M::Carry>, batch: &M::Batch) -> Result<(Needs, M::Carry)> {
-        self.with_values(segment, batch, |model, batch| {
+        self.with_values(segment, |model| {
+            let batch = self.views(model, batch);
             self.context.enter(segment);
             // What happens once, such as the allocation of a backend's own memory, happens here.
             let untracked = model.clone().no_grad();
@@ -312,7 +315,7 @@ impl<M: Model> Bench<'_, M> {
             let warm = || self.plan.forward(self.context, &untracked, segment, entrance, batch.of(segment));
             let (left, results) = self.context.world().record(|| self.holding(segment, warm));
             drop(untracked);
-            let counted = || self.count((model, batch), segment, carry.clone());
+            let counted = || self.count((model, &batch), segment, carry.clone());
             let counts = [counted()?, counted()?, counted()?];
             let carry = carry.as_ref().map_or(0, bytes);
             let needs = Needs {

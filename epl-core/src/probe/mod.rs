@@ -16,7 +16,7 @@ mod chrome;
 mod joined;
 pub mod planned;
 pub(crate) mod discover;
-mod timing;
+pub(crate) mod timing;
 mod shapes;
 
 pub use chrome::write_trace;

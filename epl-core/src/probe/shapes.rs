@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Device;
 
-use super::measure::{Bench, SegmentRuns, SegmentShape};
+use super::measure::{Bench, SegmentShape};
 use super::planned::LazyModel;
 use super::timing::RowsToTime;
 use crate::error::{Error, Result};
@@ -29,8 +29,7 @@ impl<M: Model> LazyModel<M> {
         kinds: &[usize],
         mut batch: impl FnMut(usize, &Device) -> M::Batch,
     ) -> Result<StepShapes> {
-        let batches: Vec<M::Batch> = (0..rows.len()).map(|kind| batch(kind, self.place.device())).collect();
-        Ok(self.run_once(rows, kinds, &batches)?.0)
+        self.run_once((rows, kinds), |kind, device| Ok(batch(kind, device)), drop)
     }
 
     /// The same, and for each kind and segment the seconds of its forward, of its backward, and of its forward without a graph,
@@ -43,12 +42,11 @@ impl<M: Model> LazyModel<M> {
         &self,
         rows: &[usize],
         kinds: &[usize],
-        batches: &[M::Batch],
+        batch: impl FnMut(usize, &Device) -> Result<M::Batch>,
     ) -> Result<(StepShapes, Vec<Vec<[f64; 3]>>)> {
-        let (shapes, runs) = self.run_once(rows, kinds, batches)?;
-        let of_kind = |((rows, batch), runs): ((&usize, _), _)| RowsToTime { rows: *rows, batch, runs };
-        let kinds: Vec<RowsToTime<'_, M>> = rows.iter().zip(batches).zip(runs).map(of_kind).collect();
-        Ok((shapes, self.bench().seconds(&kinds)?))
+        let mut all = Vec::new();
+        let shapes = self.run_once((rows, kinds), batch, |rows| all.push(rows))?;
+        Ok((shapes, self.bench().seconds(&all)?))
     }
 
     fn bench(&self) -> Bench<'_, M> {
@@ -56,12 +54,13 @@ impl<M: Model> LazyModel<M> {
         Bench { model, plan, context: place.context(), device: place.device() }
     }
 
-    fn run_once(
+    /// Runs segments on a batch of each kind, which `ran` gets.
+    pub(crate) fn run_once(
         &self,
-        rows: &[usize],
-        kinds: &[usize],
-        batches: &[M::Batch],
-    ) -> Result<(StepShapes, Vec<SegmentRuns<M::Carry>>)> {
+        (rows, kinds): (&[usize], &[usize]),
+        mut batch: impl FnMut(usize, &Device) -> Result<M::Batch>,
+        mut ran: impl FnMut(RowsToTime<M>),
+    ) -> Result<StepShapes> {
         if let Some(kind) = kinds.iter().find(|kind| **kind >= rows.len()) {
             return Err(Error::invalid(format!(
                 "a micro-batch of kind {kind}, and rows are given for {} kinds; give them for each",
@@ -69,19 +68,18 @@ impl<M: Model> LazyModel<M> {
             )));
         }
         let (mut calls, mut carries, mut terms, mut loss_terms) = (Vec::new(), Vec::new(), 0, 0);
-        let mut all = Vec::new();
-        for (rows, batch) in rows.iter().zip(batches) {
-            let runs = self.bench().run(*rows, batch)?;
-            (terms, loss_terms) = (self.model.weights(batch).of(*rows).0.len(), runs.terms);
+        for (kind, rows) in rows.iter().copied().enumerate() {
+            let batch = batch(kind, self.place.device())?;
+            let runs = self.bench().run(rows, &batch)?;
+            (terms, loss_terms) = (self.model.weights(&batch).of(rows).0.len(), runs.terms);
             let entered = runs.shapes.iter().skip(1).map(|next| next.gradients.clone()).chain([Vec::new()]);
             carries.push(runs.shapes.iter().zip(entered).map(with_gradients).collect());
             calls.push(runs.shapes.iter().map(|shape| shape.calls.clone()).collect());
-            all.push(runs);
+            ran(RowsToTime { rows, batch, runs });
         }
         let context = self.place.context();
         let (kinds, metrics, lanes) = (kinds.to_vec(), context.metric_lengths(), context.world().lanes());
-        let shapes = StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() };
-        Ok((shapes, all))
+        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() })
     }
 }
 

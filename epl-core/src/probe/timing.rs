@@ -1,14 +1,13 @@
-//! What segments take, from runs of some seconds, one segment at a time.
+//! What segments take, each run some times.
 //!
 //! ```text
-//! round 1   segment 0  1  2 ..   of few rows, then of more
-//! round 2   segment 0  1  2 ..
+//! round 1   segment 0: few rows, more   1: few, more   2 ..
+//! round 2   segment 0: few rows, more   1: few, more   2 ..
 //! ```
 //!
 //! Machines have phases: for a second another program takes a core's time, or memory. Runs of a segment one behind the other would all
 //! lie in one of them.
 
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use super::cache_flush::CacheFlush;
@@ -19,60 +18,68 @@ use crate::model::graph::Untrack;
 use crate::model::segment::Model;
 use crate::plan::batch_views::BatchViews;
 
-/// How often each segment is run.
-const ROUNDS: RangeInclusive<usize> = 3..=5;
-/// Beyond the fewest, none begins later.
-const LATEST: Duration = Duration::from_secs(2);
+/// Rounds, and further ones where the first were over early. An odd number of both, so that there is a middle.
+const ROUNDS: [usize; 2] = [3, 2];
+const EARLY: Duration = Duration::from_secs(2);
 
 /// A micro-batch of so many rows, and how the segments ran on it.
-pub(crate) struct RowsToTime<'a, M: Model> {
+pub(crate) struct RowsToTime<M: Model> {
     pub rows: usize,
-    pub batch: &'a M::Batch,
+    pub batch: M::Batch,
     pub runs: SegmentRuns<M::Carry>,
 }
 
 impl<M: Model> Bench<'_, M> {
     /// For each micro-batch and segment, the seconds of its forward, of its backward, and of its forward without a graph, without
-    /// their collectives: medians. Collective.
+    /// their collectives: medians. In a world that is only thought of: its ranks need not make as many rounds.
     ///
     /// # Errors
     ///
     /// When a segment cannot be run.
-    pub fn seconds(&self, all: &[RowsToTime<'_, M>]) -> Result<Vec<Vec<[f64; 3]>>> {
-        let _again = self.context.replaying();
-        let (flush, begin) = (CacheFlush::new(self.device), Instant::now());
+    pub fn seconds(&self, all: &[RowsToTime<M>]) -> Result<Vec<Vec<[f64; 3]>>> {
+        let (_again, begin) = (self.context.replaying(), Instant::now());
+        let flush = CacheFlush::new(self.device);
         let mut rounds = Vec::new();
-        while rounds.len() < *ROUNDS.start() || rounds.len() < *ROUNDS.end() && begin.elapsed() < LATEST {
-            let round =
-                epl_comm::catch(|| all.iter().map(|rows| self.once(rows, &flush)).collect::<Result<Vec<_>>>())??;
-            rounds.push(round);
+        for count in ROUNDS {
+            if rounds.is_empty() || begin.elapsed() < EARLY {
+                let round = || (0..self.plan.segments.len()).map(|segment| self.once(segment, all, &flush)).collect();
+                let more: Result<Vec<Vec<Vec<[f64; 3]>>>> = epl_comm::catch(|| (0..count).map(|_| round()).collect())?;
+                rounds.extend(more?);
+            }
         }
         let of = |kind: usize, segment: usize| {
-            [0, 1, 2].map(|way| median(rounds.iter().map(|round| round[kind][segment][way]).collect()))
+            [0, 1, 2].map(|way| median(rounds.iter().map(|round| round[segment][kind][way]).collect()))
         };
-        let of_kind = |(kind, rows): (usize, &RowsToTime<'_, M>)| {
+        let of_kind = |(kind, rows): (usize, &RowsToTime<M>)| {
             rows.runs.counted.iter().map(|segment| of(kind, *segment)).collect()
         };
         Ok(all.iter().enumerate().map(of_kind).collect())
     }
 
-    /// Of each segment; 0 of one for which another one counts.
-    fn once(&self, RowsToTime { rows, batch, runs }: &RowsToTime<'_, M>, flush: &CacheFlush) -> Result<Vec<[f64; 3]>> {
-        self.begin(*rows);
-        let seconds = runs.counted.iter().enumerate().map(|(segment, counted)| {
-            if *counted != segment {
-                return Ok([0.0; 3]);
-            }
-            let (carry, wanted) = (&runs.entrances[segment], runs.shapes.get(segment + 1));
-            let wanted = wanted.map(|next| &*next.gradients);
-            self.with_values(segment, batch, |model, batch| {
-                let pass = self.pass((segment, Some(flush)), (model, batch), carry.clone(), wanted)?;
-                let untracked = model.clone().no_grad();
-                let alone = self.seconds_untracked((segment, flush), (&untracked, batch), carry.clone())?;
+    /// A segment, on each micro-batch; 0 where another one counts for it.
+    fn once(&self, segment: usize, all: &[RowsToTime<M>], flush: &CacheFlush) -> Result<Vec<[f64; 3]>> {
+        let counts = |rows: &RowsToTime<M>| rows.runs.counted[segment] == segment;
+        if !all.iter().any(counts) {
+            return Ok(vec![[0.0; 3]; all.len()]);
+        }
+        self.with_values(segment, |model| {
+            let untracked = model.clone().no_grad();
+            let of = |rows: &RowsToTime<M>| {
+                if !counts(rows) {
+                    return Ok([0.0; 3]);
+                }
+                let RowsToTime { rows, batch, runs } = rows;
+                self.begin(*rows);
+                let (batch, carry) = (self.views(model, batch), &runs.entrances[segment]);
+                // Where it is cast, that is once in a step.
+                let _ = batch.of(segment);
+                let wanted = runs.shapes.get(segment + 1).map(|next| &*next.gradients);
+                let pass = self.pass((segment, Some(flush)), (model, &batch), carry.clone(), wanted)?;
+                let alone = self.seconds_untracked((segment, flush), (&untracked, &batch), carry.clone())?;
                 Ok([pass.seconds[0], pass.seconds[1], alone])
-            })
-        });
-        seconds.collect()
+            };
+            all.iter().map(of).collect()
+        })
     }
 
     /// Seconds of a segment's forward of which nothing stays, by a model that asks for no gradients.

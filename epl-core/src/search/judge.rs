@@ -285,7 +285,7 @@ impl Judge<'_> {
         let spared = |(at, own): (usize, &SimulatedRank)| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
             let others: Vec<usize> = others.filter_map(simulated).collect();
-            // An update is as fast as memory is.
+            // `compute` does not change what an update takes.
             let ([segments, _], of) = (&work[at], |other: &usize| &work[*other][1]);
             let alone: f64 = others.iter().map(|other| alone(segments, of(other))).sum();
             let takes = 1.0 - self.rates.spared * alone / others.len().max(1) as f64;

@@ -148,10 +148,10 @@ mod tests {
     #[test]
     fn work_beside_that_of_another_rank_is_not_alone() {
         let ops = |times: &[(f64, f64)]| times.iter().map(|&(begin, end)| TimedOp { begin, end }).collect::<Vec<_>>();
-        let own = ops(&[(0.0, 4.0), (6.0, 8.0)]);
-        assert_eq!(alone(&own, &ops(&[(3.0, 7.0)])), 4.0 / 6.0);
-        assert_eq!(alone(&own, &ops(&[(0.0, 1.0), (2.0, 3.0), (5.0, 9.0)])), 2.0 / 6.0);
-        assert_eq!(alone(&own, &ops(&[(4.0, 6.0), (8.0, 9.0)])), 1.0);
+        let own = ops(&[(0.0, 4.0), (6.0, 10.0)]);
+        assert_eq!(alone(&own, &ops(&[(3.0, 7.0)])), 0.75);
+        assert_eq!(alone(&own, &ops(&[(0.0, 1.0), (2.0, 3.0), (5.0, 8.0)])), 0.5);
+        assert_eq!(alone(&own, &ops(&[(4.0, 6.0), (10.0, 11.0)])), 1.0);
         assert_eq!(alone(&[], &own), 0.0);
     }
 }

@@ -64,6 +64,10 @@ fn decide(arguments: &Arguments, share: Share, gpus: usize, mpirun: bool, linked
     }
 }
 
+/// By which Open MPI 4 is told where jobs keep files: all processes, or the first one and the others, but not both.
+const SESSION_FOLDERS: [&str; 3] =
+    ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"];
+
 /// The command by which MPI starts so many of this program. What it keeps on disk for the job is beside this run's socket.
 pub(crate) fn mpirun(workers: usize, program: &Path, socket: &Path) -> Command {
     let mut command = Command::new("mpirun");
@@ -74,7 +78,10 @@ pub(crate) fn mpirun(workers: usize, program: &Path, socket: &Path) -> Command {
         command.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
         // Else version 4 has one folder for all jobs of a user. The job that ends last removes it, and one that begins at that
         // moment fails for want of it.
-        command.envs(socket.parent().map(|folder| ("OMPI_MCA_orte_tmpdir_base", folder)));
+        let is_said = SESSION_FOLDERS.iter().any(|name| std::env::var_os(name).is_some());
+        if let (false, Some(folder)) = (is_said, socket.parent()) {
+            command.env(SESSION_FOLDERS[0], folder);
+        }
         if is_root() {
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         }
