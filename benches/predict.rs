@@ -393,8 +393,7 @@ fn report(args: &Args, predicted: &Predicted, measured: Vec<Vec<f64>>) {
     let worst = errors.iter().copied().fold(0.0, f64::max);
     println!(
         "name={} ranks={} layouts={} mean_error={mean:.1} % median_error={:.1} % worst_error={worst:.1} % \
-         twice_apart={apart:.1} % pairs_in_order={kept}/{pairs} \
-         chosen_over_best={regret:.3}",
+         twice_apart={apart:.1} % pairs_in_order={kept}/{pairs} chosen_over_best={regret:.3}",
         args.what,
         args.ranks,
         order.len(),

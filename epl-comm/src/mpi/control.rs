@@ -129,11 +129,11 @@ mod tests {
 
     #[test]
     fn a_process_that_was_stopped_keeps_nobody_from_hearing_of_a_failure() {
-        // Without this, memory of a process that does not run may be read by another one.
-        let copies = |command: &mut Command| {
+        // Else memory of a process that does not run may be read by another one.
+        let without_direct_reads = |command: &mut Command| {
             command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
         };
-        let text = mpirun(2, "mpi::control::tests::child", copies);
+        let text = mpirun(2, "mpi::control::tests::child", without_direct_reads);
         // `mpirun` does not keep the order of what two processes print.
         let moment = |what: &str| {
             let (_, rest) = text.split_once(what)?;

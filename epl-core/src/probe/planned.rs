@@ -85,7 +85,7 @@ impl<M: Model> LazyModel<M> {
         rows: [usize; 2],
         mut batch: impl FnMut(usize, &Device) -> M::Batch,
     ) -> Result<Option<Activations>> {
-        let Self { model, plan, place, .. } = self;
+        let Self { plan, place, .. } = self;
         if rows[0] == rows[1] || rows.contains(&0) {
             return Err(Error::invalid(format!(
                 "activations are measured with two numbers of rows, and {} and {} are given; give two that are not 0",
@@ -102,11 +102,17 @@ impl<M: Model> LazyModel<M> {
         if ThreadMemory::now().is_none() || !is_host(device) {
             return Ok(None);
         }
-        let bench = Bench { model, plan, context: place.context(), device };
+        let bench = self.bench();
         let mut measure = |rows: usize| bench.measure(rows, &batch(rows, device));
         let (few, many) = (measure(rows[0])?, measure(rows[1])?);
         let fit = |(few, many): (Option<Needs>, Option<Needs>)| few.zip(many).map(|needs| fitted(rows, needs));
         Ok(Some(Activations { segments: few.into_iter().zip(many).map(fit).collect(), measured: rows }))
+    }
+
+    /// What runs its segments one at a time.
+    pub(super) fn bench(&self) -> Bench<'_, M> {
+        let Self { model, plan, place, .. } = self;
+        Bench { model, plan, context: place.context(), device: place.device() }
     }
 
     /// What this rank needs with an optimizer; activations are not known yet.

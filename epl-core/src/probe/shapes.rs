@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Device;
 
-use super::measure::{Bench, SegmentShape};
+use super::measure::SegmentShape;
 use super::planned::LazyModel;
 use super::timing::RowsToTime;
 use crate::error::{Error, Result};
@@ -47,11 +47,6 @@ impl<M: Model> LazyModel<M> {
         let mut all = Vec::new();
         let shapes = self.run_once((rows, kinds), batch, |rows| all.push(rows))?;
         Ok((shapes, self.bench().seconds(&all)?))
-    }
-
-    fn bench(&self) -> Bench<'_, M> {
-        let Self { model, plan, place, .. } = self;
-        Bench { model, plan, context: place.context(), device: place.device() }
     }
 
     /// Runs segments on a batch of each kind, which `ran` gets.

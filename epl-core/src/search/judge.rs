@@ -274,8 +274,8 @@ impl Judge<'_> {
         (timeline, programs): (&StepTimeline, &[StepProgram]),
     ) -> Vec<SimulatedRank> {
         let (hosts, mesh) = (self.cluster.hosts_of_ranks(), stages.mesh);
-        let work: Vec<[Vec<TimedOp>; 2]> =
-            programs.iter().enumerate().map(|(at, program)| timeline.work(at, program)).collect();
+        let (segments, work): (Vec<Vec<TimedOp>>, Vec<Vec<TimedOp>>) =
+            programs.iter().enumerate().map(|(at, program)| timeline.work(at, program)).unzip();
         // Ranks that share layers do the same, and replicas that are not simulated as the first one.
         let simulated = |rank: usize| {
             let first = mesh.group(Axis::Tensor, rank)[0];
@@ -285,9 +285,8 @@ impl Judge<'_> {
         let spared = |(at, own): (usize, &SimulatedRank)| {
             let others = (0..hosts.len()).filter(|other| *other != own.rank && hosts[*other] == hosts[own.rank]);
             let others: Vec<usize> = others.filter_map(simulated).collect();
-            // `compute` does not change what an update takes.
-            let ([segments, _], of) = (&work[at], |other: &usize| &work[*other][1]);
-            let alone: f64 = others.iter().map(|other| alone(segments, of(other))).sum();
+            // Of its own work the segments, as `compute` does not change what an update takes.
+            let alone: f64 = others.iter().map(|other| alone(&segments[at], &work[*other])).sum();
             let takes = 1.0 - self.rates.spared * alone / others.len().max(1) as f64;
             SimulatedRank { device: DeviceTraits { compute: own.device.compute / takes, ..own.device }, ..own.clone() }
         };

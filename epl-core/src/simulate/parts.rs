@@ -111,11 +111,11 @@ impl StepTimeline {
     }
 
     /// The segments of a rank that ran this program, and its segments and updates.
-    pub(crate) fn work(&self, rank: usize, program: &StepProgram) -> [Vec<TimedOp>; 2] {
+    pub(crate) fn work(&self, rank: usize, program: &StepProgram) -> (Vec<TimedOp>, Vec<TimedOp>) {
         let of = |is_work: fn(&Op) -> bool| {
             program.ops.iter().zip(self.ops(rank)).filter(|(op, _)| is_work(op)).map(|(_, timed)| timed).collect()
         };
-        [of(|op| matches!(op, Op::Run { .. })), of(|op| matches!(op, Op::Run { .. } | Op::Update(_)))]
+        (of(|op| matches!(op, Op::Run { .. })), of(|op| matches!(op, Op::Run { .. } | Op::Update(_))))
     }
 }
 
