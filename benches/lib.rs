@@ -2,6 +2,7 @@
 
 pub mod moe;
 pub mod pairs;
+pub mod plain;
 pub mod quartiles;
 pub mod shaped;
 pub mod sleeping;

@@ -7,14 +7,14 @@
 //! cargo bench --bench trainer_step [-- PAIRS]
 //! ```
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
-use burn::tensor::Tensor;
 use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
 use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Pass};
 use epl_benches::moe::{batch, model};
 use epl_benches::pairs;
+use epl_benches::plain::clip;
 
 const CLIP: f64 = 1.0;
 const RATE: f64 = 1e-4;
@@ -69,34 +69,10 @@ impl Plain<'_> {
         let terms = forward(&model, batch).terms.into_iter().map(scaled);
         let loss = terms.reduce(|a, b| a + b).expect("a loss has a term");
         let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
-        clip(&model, &mut gradients);
+        clip(&model, &mut gradients, CLIP);
         let value = loss.into_scalar::<f32>();
         self.model = Some(self.optimizer.step(RATE, model, gradients));
         f64::from(value)
-    }
-}
-
-/// Clips by the global norm, as a Burn user would write it.
-fn clip(model: &T5, gradients: &mut GradientsParams) {
-    struct Squares<'a>(&'a GradientsParams, Vec<Tensor<1>>);
-    impl ModuleVisitor for Squares<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.extend(self.0.get::<D>(param.id).map(|gradient| (gradient.clone() * gradient).sum()));
-        }
-    }
-    struct Scale<'a>(&'a mut GradientsParams, f64);
-    impl ModuleVisitor for Scale<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.0.remove::<D>(param.id) {
-                self.0.register(param.id, gradient * self.1);
-            }
-        }
-    }
-    let mut squares = Squares(gradients, Vec::new());
-    model.visit(&mut squares);
-    let norm = f64::from(Tensor::cat(squares.1, 0).sum().into_scalar::<f32>()).sqrt();
-    if norm > CLIP {
-        model.visit(&mut Scale(gradients, CLIP / norm));
     }
 }
 

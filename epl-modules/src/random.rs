@@ -20,7 +20,7 @@
 
 use core::f64::consts::TAU;
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 use epl_core::Context;
 use multiversion::multiversion;
 
@@ -80,6 +80,16 @@ fn bits_on_device(rows: Tensor<1, Int>, first: usize, length: usize) -> Tensor<2
     let x = times(shifted(x, 17), 0xed5a_d4bb).bitwise_xor(key(32));
     let x = times(shifted(x, 11), 0xac4c_1b51);
     shifted(times(shifted(x, 15), 0x3184_8bab), 14)
+}
+
+/// [`Row::uniform`] of the elements `first..` of rows, in f32.
+///
+/// # Shapes
+///
+/// - rows: `[rows]`, [numbers](Row::to_number) in 64 bits
+/// - output: `[rows, length]`
+pub(crate) fn uniforms_on_device(rows: Tensor<1, Int>, first: usize, length: usize) -> Tensor<2> {
+    bits_on_device(rows, first, length).cast(FloatDType::F32) * 4_294_967_296.0_f64.recip()
 }
 
 impl Noise {
@@ -280,9 +290,10 @@ mod tests {
         let names = Tensor::<1, Int>::from_data(TensorData::new(names, [rows.len()]), (&Device::default(), DType::I64));
         for (first, length) in [(0, 67), (5, 1), (4_000_000_000, 3)] {
             let drawn: Vec<i64> = bits_on_device(names.clone(), first, length).into_data().iter().collect();
-            let elements =
-                rows.iter().flat_map(|row| (first..first + length).map(|element| i64::from(row.bits(element))));
-            assert_eq!(drawn, elements.collect::<Vec<_>>());
+            let elements = || rows.iter().flat_map(|row| (first..first + length).map(|element| (*row, element)));
+            assert_eq!(drawn, elements().map(|(row, element)| i64::from(row.bits(element))).collect::<Vec<_>>());
+            let uniform: Vec<f32> = uniforms_on_device(names.clone(), first, length).into_data().iter().collect();
+            assert_eq!(uniform, elements().map(|(row, element)| row.uniform(element) as f32).collect::<Vec<_>>());
             for prob in [0.0, 0.3, 0.999] {
                 let mut ones = vec![1.0f32; rows.len() * length];
                 let applied = ones.chunks_mut(length).zip(&rows);

@@ -69,7 +69,9 @@ impl CostTable {
             }
             measured.insert(division, column.map_err(|reason| reason.to_string()));
         }
-        let speeds = if given.is_some() { given } else { known.speeds(speeds::measured(epl, seconds)?) };
+        // Those that are given hold; those that were measured are kept with the segments, for a run that gives none.
+        let measured_speeds = known.speeds(speeds::measured(epl, seconds)?);
+        let speeds = given.or(measured_speeds);
         let alike = || ClusterDevices::alike(epl.cluster().world_size(), None);
         let devices = speeds.map_or_else(alike, |speeds| ClusterDevices::of_speeds(&speeds));
         // What is not sent takes no time that means anything.

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Straight between points, and beyond the outer ones as between the two next to them. More never takes less.
+/// Straight between points, and beyond the outer ones as between the two next to them; before the first one at least in proportion to
+/// it. More never takes less.
 ///
 /// ```
 /// # use epl_core::cost::Line;
@@ -49,7 +50,9 @@ impl Line {
                 (points[next - 1], points[next])
             }
         };
-        (from.1 + (x - from.0) / (to.0 - from.0) * (to.1 - from.1)).max(0.0)
+        let straight = from.1 + (x - from.0) / (to.0 - from.0) * (to.1 - from.1);
+        // A line that rises faster than in proportion, as a slow second makes one, would be at 0 before there is nothing.
+        if x < from.0 { straight.max(from.1 * x / from.0).max(0.0) } else { straight }
     }
 
     /// The points.
@@ -69,7 +72,8 @@ mod tests {
         assert_eq!(Line::through([(0.0, 2.0)]).at(6.0), 2.0);
         let noisy = Line::through([(1.0, 2.0), (2.0, 1.0), (3.0, 4.0)]);
         assert_eq!([0.0, 1.5, 2.0, 2.5].map(|x| noisy.at(x)), [2.0, 2.0, 2.0, 3.0]);
-        // Not below 0, where a line would be.
-        assert_eq!(Line::through([(2.0, 1.0), (3.0, 3.0)]).at(1.0), 0.0);
+        // Half of two, where the straight line is below 0; and above that, where it is.
+        assert_eq!(Line::through([(2.0, 1.0), (3.0, 3.0)]).at(1.0), 0.5);
+        assert_eq!(Line::through([(2.0, 1.0), (3.0, 1.25)]).at(1.0), 0.75);
     }
 }

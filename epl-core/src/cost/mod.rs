@@ -18,5 +18,5 @@ pub use machine::Machine;
 pub use network::Network;
 #[cfg(test)]
 pub(crate) use network::NetworkLink;
-pub(crate) use network::{CallKind, MeasuredCalls};
+pub(crate) use network::{CallKind, MeasuredCalls, NetworkPlace};
 pub(crate) use step::{LayerSeconds, Rates, SegmentTime, SimulatedRank, StepCosts};

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::line::Line;
 use crate::simulate::{Called, Members};
-use crate::topology::cluster::Mesh;
+use crate::topology::cluster::{Axis, Mesh};
 
 /// Collectives that take alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub(crate) struct MeasuredCalls {
     pub seconds: Line,
 }
 
+/// What ranks have in common whose calls take as long.
+pub(crate) type NetworkPlace = (usize, [GroupShape; Axis::ALL.len()]);
+
 /// What connects ranks: measured, or links that are described.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
@@ -124,12 +127,22 @@ impl Network {
         Self::new(host_of, NetworkCosts::Links(links))
     }
 
-    /// Whether calls take as long wherever their groups lie, if these have one shape.
-    pub(crate) fn is_uniform(&self) -> bool {
-        match &self.costs {
+    /// Whether the ranks of all groups of a mesh that are over one axis lie alike, so that what one calls takes as long as what
+    /// another does: hosts have the same links, and no group lies over more hosts than another, as their sizes and those of the hosts
+    /// are powers of two. Of other sizes it is not said.
+    pub(crate) fn is_uniform(&self, mesh: &Mesh) -> bool {
+        let has_equal_links = match &self.costs {
             NetworkCosts::Measured(_) => true,
             NetworkCosts::Links(links) => links.iter().all(|host| *host == links[0]),
-        }
+        };
+        let mut sizes = Axis::ALL.into_iter().map(|axis| mesh.size(axis)).chain(self.on_host.iter().copied());
+        let is_even = self.on_host.iter().all(|ranks| *ranks == self.on_host[0]) && sizes.all(usize::is_power_of_two);
+        has_equal_links && (self.on_host.len() == 1 || is_even)
+    }
+
+    /// How a rank's groups lie, by axis, and what its links are: of ranks that have this in common, calls take as long.
+    pub(crate) fn place_of(&self, mesh: &Mesh, rank: usize) -> NetworkPlace {
+        (self.links_of(rank), Axis::ALL.map(|axis| self.shape(&mesh.group(axis, rank))))
     }
 
     /// Whether it is known what calls take: not where ranks are only thought of, and their links not described.
@@ -138,7 +151,7 @@ impl Network {
     }
 
     /// A number that ranks have in common whose hosts have the same links.
-    pub(crate) fn links_of(&self, rank: usize) -> usize {
+    fn links_of(&self, rank: usize) -> usize {
         match &self.costs {
             NetworkCosts::Measured(_) => 0,
             NetworkCosts::Links(links) => {

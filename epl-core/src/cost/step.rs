@@ -70,7 +70,7 @@ pub(crate) struct SimulatedRank {
     pub rank: usize,
     /// What it is together with the ranks that share its layers.
     pub device: DeviceTraits,
-    /// What its links are, as [`Network::links_of`] numbers them.
+    /// The number that those ranks have in common whose calls take as long.
     pub links: usize,
     /// Rows of each of its micro-batches.
     pub rows: Vec<usize>,

@@ -28,7 +28,7 @@ use super::gradients::GradientStore;
 use super::local_clip::LocalClip;
 use super::meter::{Lease, Meter, bytes};
 use super::rank::Engine;
-use super::sparse::{self, SparseRows, SparseSum};
+use super::sparse::{SparseRows, SparseSum};
 use crate::error::Result;
 use crate::model::context::Context;
 use crate::model::segment::Model;
@@ -339,7 +339,7 @@ impl<'a> Reducer<'a> {
         let (rows, shape) = (SparseRows::of(record, flat, self.context), record.shape());
         let counts = rows.counts(self.context.axis(bucket.axis))?;
         let row_bytes = shape[1] * self.sent_size(bucket.dtype);
-        if !sparse::is_smaller(&counts, shape[0], row_bytes) {
+        if !bucket::rows_pay(counts.iter().sum(), counts.len(), (shape[0], row_bytes)) {
             return Ok(None);
         }
         let sent = counts.iter().sum::<usize>() * (row_bytes + size_of::<i64>());

@@ -15,6 +15,7 @@ use epl_comm::{Pending, ProcessGroup};
 use super::compress::{decode, encode};
 use crate::error::Result;
 use crate::model::context::Context;
+use crate::model::graph::rows_not_zero;
 use crate::model::precision::{cast, widen};
 use crate::plan::{Compression, ParamRecord};
 
@@ -34,13 +35,11 @@ pub(crate) struct SparseSum {
 }
 
 impl SparseRows {
-    /// Finds them in a flat gradient. A row that holds a NaN is not zero.
+    /// Finds them in a flat gradient.
     pub fn of(record: &ParamRecord, flat: Tensor<1>, context: &Context) -> Self {
         let shape = record.shape();
         let gradient = flat.reshape([shape[0], shape[1]]);
-        let used = context.read(gradient.clone().not_equal_elem(0).any_dim(1));
-        let numbers = used.iter::<bool>().enumerate().filter(|(_, used)| *used).map(|(row, _)| row as i64).collect();
-        Self { gradient, numbers }
+        Self { numbers: rows_not_zero(gradient.clone(), context), gradient }
     }
 
     /// Tells all ranks the number of rows. Returns every rank's, in their order. Collective.
@@ -74,13 +73,4 @@ impl SparseSum {
         let zeros = Tensor::<2>::zeros(self.shape, (&values.device(), values.dtype()));
         Ok(cast(zeros.select_assign(0, numbers, values, IndexingUpdateOp::Add).flatten(0, 1), self.dtype))
     }
-}
-
-/// Whether rows are fewer bytes than the whole gradient, for what a rank receives from the others.
-///
-/// The rows of n ranks go to all of them; a ring all-reduce of b bytes sends 2 b (n − 1) ÷ n to each.
-pub(crate) fn is_smaller(counts: &[usize], rows: usize, row_bytes: usize) -> bool {
-    let ranks = counts.len();
-    let sent = counts.iter().sum::<usize>() * (row_bytes + size_of::<i64>()) * (ranks - 1) / ranks;
-    sent < 2 * rows * row_bytes * (ranks - 1) / ranks
 }

@@ -74,10 +74,17 @@ pub struct Flow {
 }
 
 impl Fit {
-    /// The line through two measures: rows, and bytes.
-    pub fn through([(rows, bytes), (other, more)]: [(usize, u64); 2]) -> Self {
-        let per_row = (more as f64 - bytes as f64) / (other as f64 - rows as f64);
-        Self { fixed: bytes as f64 - per_row * rows as f64, per_row }
+    /// The line through two measures: rows, and bytes. Where that is below 0 without a row, as of texts that are padded to the longest
+    /// one, in proportion to the larger number of rows; where more rows need less, all need as much.
+    pub fn through(mut measures: [(usize, u64); 2]) -> Self {
+        measures.sort_unstable();
+        let [(rows, bytes), (other, more)] = measures.map(|(rows, bytes)| (rows as f64, bytes as f64));
+        let per_row = (more - bytes) / (other - rows);
+        match bytes - per_row * rows {
+            _ if per_row < 0.0 => Self { fixed: bytes, per_row: 0.0 },
+            fixed if fixed < 0.0 => Self { fixed: 0.0, per_row: more / other },
+            fixed => Self { fixed, per_row },
+        }
     }
 
     /// Bytes for so many rows.
@@ -159,6 +166,14 @@ mod tests {
         let fit = Fit::through([(2, 108), (4, 208)]);
         assert_eq!((fit.fixed, fit.per_row), (8.0, 50.0));
         assert_eq!([fit.at(2), fit.at(4), fit.at(16)], [108.0, 208.0, 808.0]);
+    }
+
+    #[test]
+    fn no_number_of_rows_needs_less_than_nothing() {
+        // Longer texts among more rows: a straight line is at -40 without a row.
+        let ragged = Fit::through([(4, 200), (2, 80)]);
+        assert_eq!([1, 2, 4, 8].map(|rows| ragged.at(rows)), [50.0, 100.0, 200.0, 400.0]);
+        assert_eq!(Fit::through([(2, 100), (4, 60)]), Fit { fixed: 100.0, per_row: 0.0 });
     }
 
     #[test]

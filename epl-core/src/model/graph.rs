@@ -8,6 +8,7 @@ use burn::tensor::{DType, Gradients, Tensor};
 use epl_comm::custom_vjp;
 
 use crate::model::carry::{Carry, CarryMapper};
+use crate::model::context::Context;
 
 /// The gradients of a carry's tensors, in the carry's order.
 pub(crate) type CarryGradients = Vec<Option<DispatchTensor>>;
@@ -73,6 +74,12 @@ impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.take(&param.base());
     }
+}
+
+/// The numbers of a table's rows whose gradient is not zero; one that holds a NaN is not.
+pub(crate) fn rows_not_zero(gradient: Tensor<2>, context: &Context) -> Vec<i64> {
+    let used = context.read(gradient.not_equal_elem(0).any_dim(1));
+    used.iter::<bool>().enumerate().filter(|(_, used)| *used).map(|(row, _)| row as i64).collect()
 }
 
 /// Scalars whose backward hands gradients, which come later, to tensors. The tensors may be dropped until then.

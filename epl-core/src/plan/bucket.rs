@@ -165,6 +165,15 @@ pub(crate) fn needs_room(table: &ParamTable, segment: usize) -> bool {
     table.gathers() || table.buckets.iter().filter(|bucket| bucket.after_segment == segment).any(spans_more)
 }
 
+/// Whether the `sent` rows of all `ranks` are fewer bytes than the whole gradient of so many `rows`, for what a rank receives from the
+/// others.
+///
+/// The rows of n ranks go to all of them; a ring all-reduce of b bytes sends 2 b (n − 1) ÷ n to each.
+pub(crate) fn rows_pay(sent: usize, ranks: usize, (rows, row_bytes): (usize, usize)) -> bool {
+    let as_rows = sent * (row_bytes + size_of::<i64>()) * (ranks - 1) / ranks;
+    as_rows < 2 * rows * row_bytes * (ranks - 1) / ranks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,18 +15,18 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use burn::module::{Module, Param};
-use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, Gradients, Shape, Tensor, TensorData};
 use epl_comm::{Event, EventKind, ThreadMemory};
 
 use crate::error::{Error, Result};
 use crate::model::carry::{Carry, CarryMapper};
 use crate::model::context::{Context, Pass};
 use crate::model::generator::{self, Seeds};
-use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect};
+use crate::model::graph::{CarryGradients, Seed, Track, Untrack, collect, rows_not_zero};
 use crate::model::precision::{HalfPrecision, cast, widen, widen_carry};
 use crate::model::segment::Model;
 use crate::params::statistics::RunningStatistics;
-use crate::params::walk::{self, At, Change};
+use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{ParamRecord, replaced};
 use crate::plan::batch_views::BatchViews;
 use crate::plan::{Plan, SegmentSplit};
@@ -81,6 +81,8 @@ pub(crate) struct SegmentShape {
     /// Which tensors of what enters get a gradient.
     pub gradients: Vec<bool>,
     pub exit: CarryShape,
+    /// Of each table among its parameters, the rows whose gradient is not zero.
+    pub tables: Vec<usize>,
 }
 
 /// One forward and backward of a segment.
@@ -282,6 +284,10 @@ impl<M: Model> Bench<'_, M> {
         let gradients = gradients?;
         wait(self.device)?;
         let seconds = [half.as_secs_f64() - inside(&forward), turned.elapsed().as_secs_f64() - inside(&backward)];
+        let tables = match (flush, &gradients) {
+            (None, Some(gradients)) => self.rows_of_tables(segment, model, gradients),
+            _ => Vec::new(),
+        };
         let found = match (entrance, gradients) {
             (Some(entrance), Some(mut gradients)) => collect(entrance, None::<&M>, &mut gradients),
             _ => CarryGradients::new(),
@@ -289,7 +295,27 @@ impl<M: Model> Bench<'_, M> {
         let [forward, backward] = [forward, backward].map(|events| events.into_iter().filter_map(called).collect());
         let gradients = found.iter().map(Option::is_some).collect();
         let calls = SegmentCalls { forward, backward };
-        Ok(SegmentPass { shape: SegmentShape { calls, gradients, exit: carry_shape(&exit) }, terms, seconds })
+        Ok(SegmentPass { shape: SegmentShape { calls, gradients, exit: carry_shape(&exit), tables }, terms, seconds })
+    }
+
+    /// Of each table among a segment's parameters, the rows whose gradient is not zero.
+    fn rows_of_tables(&self, segment: usize, model: &M, gradients: &Gradients) -> Vec<usize> {
+        struct CountRows<'a>(usize, &'a Gradients, &'a Context, Vec<usize>);
+        impl Visit for CountRows<'_> {
+            type Error = Infallible;
+
+            fn float<const D: usize>(&mut self, at: At<'_>, param: &Param<Tensor<D>>) -> Result<(), Infallible> {
+                let Self(segment, gradients, context, counts) = self;
+                if at.record.sparse && at.record.segments.contains(segment) {
+                    let gradient = param.base().grad(gradients).map(|gradient| gradient.flatten(1, D - 1));
+                    counts.push(gradient.map_or(0, |gradient| rows_not_zero(gradient, context).len()));
+                }
+                Ok(())
+            }
+        }
+        let mut counted = CountRows(segment, gradients, self.context, Vec::new());
+        let Ok(()) = walk::visit(model, &self.plan.params.records, &mut counted);
+        counted.3
     }
 
     fn likeness(&self, segment: usize, carry: Option<&M::Carry>) -> Likeness {

@@ -9,7 +9,7 @@ use super::planned::LazyModel;
 use super::timing::RowsToTime;
 use crate::error::{Error, Result};
 use crate::model::segment::Model;
-use crate::simulate::{CarryShape, StepShapes};
+use crate::simulate::{CarryShape, StepShapes, TableRows};
 
 impl<M: Model> LazyModel<M> {
     /// What its segments call and send in a step whose micro-batches are of these `kinds`, by their numbers; a kind has so many
@@ -62,19 +62,37 @@ impl<M: Model> LazyModel<M> {
                 rows.len()
             )));
         }
-        let (mut calls, mut carries, mut terms, mut loss_terms) = (Vec::new(), Vec::new(), 0, 0);
+        let (mut calls, mut carries, mut tables, mut terms, mut loss_terms) =
+            (Vec::new(), Vec::new(), Vec::new(), 0, 0);
         for (kind, rows) in rows.iter().copied().enumerate() {
             let batch = batch(kind, self.place.device())?;
             let runs = self.bench().run(rows, &batch)?;
             (terms, loss_terms) = (self.model.weights(&batch).of(rows).0.len(), runs.terms);
             let entered = runs.shapes.iter().skip(1).map(|next| next.gradients.clone()).chain([Vec::new()]);
             carries.push(runs.shapes.iter().zip(entered).map(with_gradients).collect());
+            tables.push(self.rows_of_tables(&runs.shapes));
             calls.push(runs.shapes.iter().map(|shape| shape.calls.clone()).collect());
             ran(RowsToTime { rows, batch, runs });
         }
         let context = self.place.context();
         let (kinds, metrics, lanes) = (kinds.to_vec(), context.metric_lengths(), context.world().lanes());
-        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: BTreeMap::new() })
+        let rows = TableRows::OfKinds(tables);
+        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows })
+    }
+
+    /// By its record, the rows of each table whose gradient is not zero: as if no two segments that share one had a row in common.
+    fn rows_of_tables(&self, shapes: &[SegmentShape]) -> BTreeMap<usize, usize> {
+        let records = self.plan.params.records.iter().enumerate();
+        let tables = |segment: usize| {
+            records.clone().filter(move |(_, record)| record.sparse && record.segments.contains(&segment))
+        };
+        let mut rows = BTreeMap::new();
+        for (segment, shape) in shapes.iter().enumerate() {
+            tables(segment)
+                .zip(&shape.tables)
+                .for_each(|((record, _), count)| *rows.entry(record).or_default() += count);
+        }
+        rows
     }
 }
 

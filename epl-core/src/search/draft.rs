@@ -146,10 +146,10 @@ impl<'a> Drafts<'a> {
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
 
-    /// What segments take in a micro-batch of a replica on the slowest device; where ranks have different links, without their calls.
+    /// What segments take in a micro-batch of a replica on the slowest device; where ranks lie unalike, without their calls.
     fn costs_of(&self, replica: &Replica, micro_batch: usize, mesh: &Mesh) -> Result<Vec<SegmentCost>> {
         let calls = (mesh, replica.ranks[0], self.judge.network);
-        let calls = self.judge.network.is_uniform().then_some(calls);
+        let calls = self.judge.network.is_uniform(mesh).then_some(calls);
         Ok(self.judge.column(mesh)?.costs(replica.rows[micro_batch], calls))
     }
 

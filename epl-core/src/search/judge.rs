@@ -8,7 +8,7 @@ use epl_comm::shard_range;
 
 use super::column::{Column, Columns};
 use crate::config::{Config, RankOrder};
-use crate::cost::{ClusterDevices, DeviceTraits, LayerSeconds, Network, Rates, SimulatedRank, StepCosts};
+use crate::cost::{ClusterDevices, DeviceTraits, LayerSeconds, Network, NetworkPlace, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
 use crate::memory::{MemoryEstimate, OptimizerState, Tier};
 use crate::plan::{Order, Plan};
@@ -42,6 +42,7 @@ pub(crate) struct Replica {
     /// By stage.
     pub ranks: Vec<usize>,
     pub devices: Vec<DeviceTraits>,
+    /// A number for each [`NetworkPlace`] among the replicas.
     pub links: Vec<usize>,
     /// By micro-batch.
     pub rows: Vec<usize>,
@@ -112,8 +113,8 @@ impl Judge<'_> {
     /// When rows are divided over another number of replicas.
     pub fn replicas(&self, mesh: &Mesh, micro_batches: usize) -> Result<Vec<Replica>> {
         let first = mesh.group(Axis::Data, mesh.first());
-        let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike() && self.network.is_uniform();
-        let mut known: Vec<Replica> = Vec::new();
+        let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike() && self.network.is_uniform(mesh);
+        let (mut known, mut places): (Vec<Replica>, Vec<NetworkPlace>) = Default::default();
         for (number, rank) in first.iter().enumerate().take(if is_even { 1 } else { usize::MAX }) {
             let own = match mesh.batch_part(number)? {
                 Some(part) => part.rows(self.batch).len(),
@@ -122,7 +123,14 @@ impl Judge<'_> {
             let ranks = mesh.group(Axis::Pipeline, *rank);
             let together = |rank: &usize| self.devices.together(&mesh.group(Axis::Tensor, *rank));
             let devices = ranks.iter().map(together).collect();
-            let links = ranks.iter().map(|rank| self.network.links_of(*rank)).collect();
+            let place = |rank: &usize| {
+                let place = self.network.place_of(mesh, *rank);
+                places.iter().position(|known| *known == place).unwrap_or_else(|| {
+                    places.push(place);
+                    places.len() - 1
+                })
+            };
+            let links = ranks.iter().map(place).collect();
             // A micro-batch without a row runs a stand-in.
             let rows = (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len().max(1)).collect();
             let replica = Replica { ranks, devices, links, rows };

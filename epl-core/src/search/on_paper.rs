@@ -22,7 +22,7 @@ use crate::params::{Cut, ParamOrigin, ParamRecord};
 use crate::plan::builder::PlanBuilder;
 use crate::plan::burn_layers::BurnLayers;
 use crate::plan::survey::Survey;
-use crate::simulate::{Called, CarryShape, Members, SegmentCalls, ShapesOverRows, StepShapes, TensorShape};
+use crate::simulate::{Called, CarryShape, Members, SegmentCalls, ShapesOverRows, StepShapes, TableRows, TensorShape};
 use crate::stable_hash::stable_hash;
 use crate::topology::cluster::{Axis, Cluster, Mesh, MeshSizes, Placement};
 
@@ -109,7 +109,8 @@ pub struct PaperTask {
 ///
 /// # Errors
 ///
-/// When the options contradict each other; when no layout is possible or fits.
+/// When the options contradict each other; when segments say what is no number from 0 on, or are not as many for each division; when no
+/// layout is possible or fits.
 pub fn search_on_paper(
     config: &Config,
     machine: &Machine,
@@ -128,7 +129,7 @@ pub fn search_on_paper(
     let given = given_on_paper(config, &cluster, task)?;
     let network = machine.network()?;
     let on_hosts = sizes_of_hosts(&cluster);
-    let (mut columns, mut count) = (Columns::new(), 1);
+    let (mut columns, mut count) = (Columns::new(), None);
     for (tensor, expert) in divisions(config, cluster.world_size()) {
         let is_inside = on_hosts.iter().all(|ranks| ranks.is_multiple_of(tensor));
         let is_inside = is_inside || is_fixed(config, "dist.tensor_parallel_size");
@@ -138,8 +139,10 @@ pub fn search_on_paper(
                 "{tensor} tensor ranks are on several hosts, of {on_hosts:?} devices; give dist.tensor_parallel_size to have it so"
             )),
         };
+        if let Ok(segments) = &column {
+            check_segments(segments, (tensor, expert), *count.get_or_insert(segments.len()))?;
+        }
         let column = column.and_then(|segments| {
-            count = segments.len();
             column_of(&given, (tensor, expert), &segments, task, tflops * 1e12).map_err(|error| error.to_string())
         });
         columns.insert((tensor, expert), column);
@@ -163,7 +166,25 @@ pub fn search_on_paper(
         margin: config.auto.margin,
         lanes: 1,
     };
-    search(&judge, &given, count)
+    search(&judge, &given, count.unwrap_or(1))
+}
+
+/// Refuses segments that are not as many as those of another division, or say what no segment takes.
+fn check_segments(segments: &[PaperSegment], (tensor, expert): (usize, usize), count: usize) -> Result<()> {
+    if segments.len() != count {
+        return Err(Error::invalid(format!(
+            "{} segments over {tensor} tensor and {expert} expert ranks, and {count} over others; give the same ones, divided",
+            segments.len()
+        )));
+    }
+    let is_wrong = |number: &f64| !(number.is_finite() && *number >= 0.0);
+    let wrong = |segment: &&PaperSegment| [segment.flops, segment.stored, segment.working].iter().any(is_wrong);
+    match segments.iter().find(wrong) {
+        None => Ok(()),
+        Some(PaperSegment { name, flops, stored, working, .. }) => Err(Error::invalid(format!(
+            "`{name}` has flops = {flops}, stored = {stored} and working = {working}; give numbers from 0 on"
+        ))),
+    }
 }
 
 /// A configuration with what a task and a described cluster say.
@@ -332,6 +353,6 @@ fn shapes(segments: &[PaperSegment], dtype: DType) -> StepShapes {
         loss_terms: 1,
         metrics: 0,
         lanes: 1,
-        rows: BTreeMap::new(),
+        rows: TableRows::OfStep(BTreeMap::new()),
     }
 }

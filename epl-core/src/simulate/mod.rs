@@ -40,5 +40,5 @@ pub use parts::StepTime;
 pub(crate) use parts::alone;
 pub use program::StepProgram;
 pub use shapes::StepShapes;
-pub(crate) use shapes::{CarryShape, SegmentCalls, TensorShape};
+pub(crate) use shapes::{CarryShape, SegmentCalls, TableRows, TensorShape};
 pub use timeline::{Costs, StepTimeline, TimedOp, simulate_step};

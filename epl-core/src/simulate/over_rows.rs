@@ -1,7 +1,7 @@
 //! Shapes of micro-batches of any number of rows, from those of two.
 
 use super::call::Called;
-use super::shapes::{CarryShape, SegmentCalls, StepShapes, TensorShape};
+use super::shapes::{CarryShape, SegmentCalls, StepShapes, TableRows, TensorShape};
 use crate::error::{Error, Result};
 
 /// What segments call and send, as straight lines over the rows of a micro-batch.
@@ -55,8 +55,22 @@ impl ShapesOverRows {
         let kinds = rows.iter().map(|rows| distinct.partition_point(|other| other < rows)).collect();
         let calls = vec![vec![SegmentCalls::default(); self.shapes.calls[0].len()]; distinct.len()];
         let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
-        let StepShapes { terms, loss_terms, metrics, lanes, ref rows, .. } = self.shapes;
-        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows: rows.clone() }
+        let StepShapes { terms, loss_terms, metrics, lanes, .. } = self.shapes;
+        let rows = self.table_rows(rows.iter().sum());
+        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows }
+    }
+
+    /// The rows of tables in a step of so many rows. Words that were not seen before come ever more seldom: as a power of the length of
+    /// a text, by Heaps' law.
+    fn table_rows(&self, step: usize) -> TableRows {
+        let TableRows::OfKinds(kinds) = &self.shapes.rows else { return self.shapes.rows.clone() };
+        let [from, to] = self.rows.map(|rows| rows as f64);
+        let of = |(record, many): (&usize, &usize)| {
+            let few = kinds[0].get(record).copied().unwrap_or_default().max(1) as f64;
+            let power = ((*many as f64 / few).ln() / (to / from).ln()).clamp(0.0, 1.0);
+            (*record, (*many as f64 * (step as f64 / to).powf(power)).ceil() as usize)
+        };
+        TableRows::OfStep(kinds[1].iter().map(of).collect())
     }
 
     /// The collectives inside a segment, for micro-batches of so many rows.
@@ -102,5 +116,30 @@ impl ShapesOverRows {
         let [from, to] = self.rows.map(|rows| rows as f64);
         let slope = (many as f64 - few as f64) / (to - from);
         (few as f64 + slope * (rows as f64 - from)).round().max(0.0) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_has_ever_fewer_words_that_are_new() {
+        let tables = |few, many| {
+            let rows = TableRows::OfKinds([few, many].map(|count| [(7, count)].into()).to_vec());
+            let (kinds, calls, carries) = (vec![0, 1], vec![Vec::new(); 2], vec![Vec::new(); 2]);
+            let shapes = StepShapes { kinds, calls, carries, terms: 1, loss_terms: 1, metrics: 0, lanes: 1, rows };
+            let over = ShapesOverRows::through(shapes, [4, 16]).unwrap();
+            // In micro-batches of four rows.
+            [1, 4, 16].map(|micro_batches| match over.without_calls(&vec![4; micro_batches]).rows {
+                TableRows::OfStep(rows) => rows[&7],
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(tables(100, 200), [100, 200, 400]);
+        assert_eq!(tables(100, 400), [100, 400, 1600]);
+        // All there are; and a table that no token was of.
+        assert_eq!(tables(50, 50), [50, 50, 50]);
+        assert_eq!(tables(0, 0), [0, 0, 0]);
     }
 }

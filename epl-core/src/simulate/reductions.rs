@@ -117,8 +117,10 @@ impl<'a> Reductions<'a> {
         let (operation, dtype) = self.reduction(bucket);
         if bucket.sparse {
             ops.call(Members::Axis(bucket.axis), Operation::AllGather, DType::I64, 1);
-            if let Some(rows) = self.shapes.rows.get(&index).copied() {
-                let width = self.plan.params.records[bucket.members[0]].shape()[1];
+            let (record, ranks) = (bucket.members[0], self.ranks(bucket));
+            let shape = self.plan.params.records[record].shape();
+            let (height, width) = (shape[0], shape[1]);
+            if let Some(rows) = self.shapes.rows_of((index, record), ranks, (height, width * dtype.size())) {
                 let call =
                     |(dtype, elements)| Called { over: over.clone(), operation: Operation::AllGather, dtype, elements };
                 let calls = [(DType::I64, rows), (dtype, rows * width)].map(call);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::DType;
 
 use super::call::Called;
+use crate::plan::bucket;
 
 /// What segments of a model call and send, of each micro-batch of a step. Made by
 /// [`LazyModel::step_shapes`](crate::LazyModel::step_shapes).
@@ -22,8 +23,18 @@ pub struct StepShapes {
     /// The numbers of all metrics that layers declare.
     pub(crate) metrics: usize,
     pub(crate) lanes: usize,
-    /// Of buckets that travel as rows.
-    pub(crate) rows: BTreeMap<usize, usize>,
+    pub(crate) rows: TableRows,
+}
+
+/// The rows of tables whose gradients are not zero.
+#[derive(Clone, Debug)]
+pub(crate) enum TableRows {
+    /// Of one micro-batch, by its kind and the table's record.
+    OfKinds(Vec<BTreeMap<usize, usize>>),
+    /// Of a step, by the table's record. An engine lets them travel alone where they are fewer bytes.
+    OfStep(BTreeMap<usize, usize>),
+    /// Of the buckets that travelled so, by their numbers.
+    Travelled(BTreeMap<usize, usize>),
 }
 
 impl StepShapes {
@@ -37,7 +48,26 @@ impl StepShapes {
     /// Where the gradients of these buckets travel as so many rows that are not zero. Others travel whole.
     #[must_use]
     pub fn with_rows(self, rows: BTreeMap<usize, usize>) -> Self {
-        Self { rows, ..self }
+        Self { rows: TableRows::Travelled(rows), ..self }
+    }
+
+    /// The rows of a bucket of one table that travel; none where it travels whole. It has so many rows of so many bytes.
+    pub(super) fn rows_of(
+        &self,
+        (bucket, record): (usize, usize),
+        ranks: usize,
+        table: (usize, usize),
+    ) -> Option<usize> {
+        let rows = match &self.rows {
+            TableRows::Travelled(rows) => return rows.get(&bucket).copied(),
+            TableRows::OfStep(rows) => rows.get(&record).copied()?,
+            // As if no two micro-batches had one in common.
+            TableRows::OfKinds(kinds) => {
+                self.kinds.iter().map(|kind| kinds[*kind].get(&record).copied()).sum::<Option<usize>>()?
+            }
+        };
+        let rows = rows.min(table.0);
+        bucket::rows_pay(rows * ranks, ranks, table).then_some(rows)
     }
 
     /// The micro-batches of the step.

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Int, Tensor};
 use epl_comm::Trace;
 use epl_core::config::Layers;
 use epl_core::simulate::{
-    Called, Costs, Members, Op, RunKind, StepProgram, StepShapes, StepTimeline, TimedOp, simulate_step,
+    Called, Costs, Members, Op, Purpose, RunKind, StepProgram, StepShapes, StepTimeline, TimedOp, simulate_step,
 };
 use epl_core::{Chain, Config, Engine, EngineSettings, MicroBatch, Place, launch_dry, launch_traced};
 
@@ -121,6 +121,36 @@ fn only_what_backward_does_not_hide_of_a_reduction_takes_time() {
         let expected = from_first.max(compute + bucket);
         assert!((timeline.makespan() - expected).abs() < 1e-9, "{bucket}: {} for {expected}", timeline.makespan());
     }
+}
+
+/// Of a table of 1,000 rows, in two micro-batches, the rows of the tokens that they have.
+#[test]
+fn rows_of_a_table_travel_alone_where_they_are_fewer_bytes() {
+    let model = |at: &Place| {
+        let table = EmbeddingConfig::new(1_000, 8).init(at);
+        Chain::of(table)
+            .first(&["weight"], |table: &Embedding, tokens: &Tensor<2, Int>| table.forward(tokens.clone()))
+            .mean_loss(|_, rows: Tensor<3>, _| rows.powi_scalar(2).mean())
+    };
+    let travel = |tokens: i64| {
+        let (program, _) = launch_dry(&config(&[("dist.data_parallel_size", "2")]), 0, |epl| {
+            let lazy = epl.plan(model)?;
+            let batch = |kind: usize, device: &Device| {
+                let first = tokens * kind as i64;
+                Tensor::arange(first..first + tokens, device).reshape([1, tokens as usize])
+            };
+            StepProgram::new(lazy.plan(), &lazy.step_shapes(&[1, 1], &[0, 1], batch)?)
+        })
+        .unwrap();
+        let started = |op: &Op| match op {
+            Op::Start(Purpose::Rows(_), call) => Some((true, call.elements)),
+            Op::Start(_, call) => Some((false, call.elements)),
+            _ => None,
+        };
+        program.ops.iter().filter_map(started).collect::<Vec<_>>()
+    };
+    assert_eq!(travel(5), [(true, 10), (true, 80)]);
+    assert_eq!(travel(500), [(false, 8_000)]);
 }
 
 #[test]

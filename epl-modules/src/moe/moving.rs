@@ -31,9 +31,15 @@ pub(super) fn moved(x: Tensor<2>, from: Tensor<1, Int>, back: Vec<Tensor<1, Int>
 /// What lies along dim 0 at these indices; zeros for the index behind the last one.
 pub(super) fn or_zeros<const D: usize, K: Numeric>(x: Tensor<D, K>, indices: Tensor<1, Int>) -> Tensor<D, K> {
     let (mut dims, options) = (x.dims(), (&x.device(), x.dtype()));
-    dims[0] = 1;
-    let zeros = Tensor::zeros(dims, options);
-    Tensor::cat(vec![x, zeros], 0).select(0, indices)
+    let (rows, count) = (dims[0] as i64, indices.dims()[0]);
+    dims[0] = count;
+    if rows == 0 {
+        return Tensor::zeros(dims, options);
+    }
+    let mut mask = [1; D];
+    mask[0] = count;
+    let is_behind = indices.clone().greater_equal_elem(rows).reshape(mask).expand(dims);
+    x.select(0, indices.clamp_max(rows - 1)).mask_fill(is_behind, 0)
 }
 
 /// Numbers of the host, on a device.

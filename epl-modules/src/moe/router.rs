@@ -1,16 +1,18 @@
 //! The router: a linear map from a token to one number an expert.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use epl_comm::unwind;
 use epl_core::model::precision::widen;
+use epl_core::offload::is_host;
 use epl_core::{Context, Place};
 
 use super::config::MoeConfig;
+use crate::host;
 use crate::invalid::{check_last_dim, refuse};
 use crate::linear::{affine, count_affine};
 use crate::placement::REPLICATED;
-use crate::random::Noise;
+use crate::random::{Noise, Row, uniforms_on_device};
 
 /// Scores every expert for every token, in at least 32 bits: the "selective precision" of Switch Transformers.
 ///
@@ -114,8 +116,17 @@ impl Router {
             refuse(format!("the router got {} sequences, but the micro-batch has {} samples", shape[0], samples.len()));
         }
         let noise = Noise::next_call(&self.context, self.key);
-        let factors = jitter_factors(noise, &samples, shape, self.jitter);
-        let factors = Tensor::from_data(TensorData::new(factors, shape), (&x.device(), x.dtype()));
+        let rows = rows_of(noise, &samples, shape[1]);
+        let (range, device) = (2.0 * self.jitter, x.device());
+        let factors = if is_host(&device) {
+            let values = jitter_factors(&rows, shape[2], self.jitter);
+            Tensor::from_data(TensorData::new(values, shape), (&device, x.dtype()))
+        } else {
+            let names = TensorData::new(rows.iter().map(|row| row.to_number()).collect::<Vec<_>>(), [rows.len()]);
+            let names = Tensor::from_data(names, (&device, DType::I64));
+            let factors = uniforms_on_device(names, 0, shape[2]) * range + (1.0 - self.jitter);
+            factors.cast(x.dtype()).reshape(shape)
+        };
         x * factors
     }
 }
@@ -135,11 +146,17 @@ impl ModuleDisplay for Router {
     }
 }
 
-/// One factor an element: they belong to the sample and the position, never to the rank.
-fn jitter_factors(noise: Noise, samples: &[u64], [_, length, width]: [usize; 3], jitter: f64) -> Vec<f32> {
-    let rows = samples.iter().flat_map(|sample| (0..length).map(|token| noise.sample(*sample).at(token)));
+/// A row of random numbers a token: they belong to the sample and the position, never to the rank.
+fn rows_of(noise: Noise, samples: &[u64], length: usize) -> Vec<Row> {
+    samples.iter().flat_map(|sample| (0..length).map(|token| noise.sample(*sample).at(token))).collect()
+}
+
+/// One factor an element of these rows.
+fn jitter_factors(rows: &[Row], width: usize, jitter: f64) -> Vec<f32> {
     let factor = |uniform: f64| (1.0 - jitter + 2.0 * jitter * uniform) as f32;
-    rows.flat_map(|row| (0..width).map(move |element| factor(row.uniform(element)))).collect()
+    host::new_blocks(rows.len() * width, width, |row, factors| {
+        factors.iter_mut().enumerate().for_each(|(element, value)| *value = factor(rows[row].uniform(element)));
+    })
 }
 
 #[cfg(test)]
@@ -149,12 +166,15 @@ mod tests {
     #[test]
     fn jitter_belongs_to_the_sample_and_stays_in_its_range() {
         let noise = Noise::new(1, 2, 3, 0);
-        let whole = jitter_factors(noise, &[7, 8], [2, 3, 5], 0.25);
+        let jitter_factors = |noise, samples: &[u64], length, width| {
+            super::jitter_factors(&rows_of(noise, samples, length), width, 0.25)
+        };
+        let whole = jitter_factors(noise, &[7, 8], 3, 5);
         assert!(whole.iter().all(|factor| (0.75..=1.25).contains(factor)));
         assert!(whole.iter().any(|factor| *factor < 0.9) && whole.iter().any(|factor| *factor > 1.1));
         // Sample 8 alone, padded further.
-        let alone = jitter_factors(noise, &[8], [1, 6, 5], 0.25);
+        let alone = jitter_factors(noise, &[8], 6, 5);
         assert_eq!(whole[15..], alone[..15]);
-        assert_ne!(whole, jitter_factors(Noise::new(1, 3, 3, 0), &[7, 8], [2, 3, 5], 0.25));
+        assert_ne!(whole, jitter_factors(Noise::new(1, 3, 3, 0), &[7, 8], 3, 5));
     }
 }

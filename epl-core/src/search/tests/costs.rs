@@ -1,7 +1,8 @@
 //! What layouts take, where that can be said by hand.
 
 use burn::optim::AdamWConfig;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
+use epl_comm::{Operation, ReduceOp};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -14,9 +15,15 @@ use crate::search::candidate::{Candidate, Shape};
 use crate::search::column::{Column, Columns};
 use crate::search::judge::Judge;
 use crate::search::run::search;
-use crate::simulate::{StepProgram, StepShapes};
+use crate::simulate::{Called, Members, StepProgram, StepShapes};
 use crate::topology::cluster::{Axis, Cluster};
 use crate::{Place, launch_dry};
+
+/// A sum that a layer makes over the ranks which divide it.
+fn call_over_tensor() -> Called {
+    let operation = Operation::AllReduce(ReduceOp::Sum);
+    Called { over: Members::Axis(Axis::Tensor), operation, dtype: DType::F32, elements: 8 }
+}
 
 #[test]
 fn links_count_where_they_are() {
@@ -26,13 +33,7 @@ fn links_count_where_they_are() {
     let outside = NetworkLink { latency: 1e-3, bandwidth: 1e6 };
     let (cluster, mut numbers) = (Cluster::new(vec![2, 2], 0).unwrap(), ChaCha8Rng::seed_from_u64(2));
     let mut own = column(4, &mut numbers, false);
-    let call = crate::simulate::Called {
-        over: crate::simulate::Members::Axis(Axis::Tensor),
-        operation: epl_comm::Operation::AllReduce(epl_comm::ReduceOp::Sum),
-        dtype: burn::tensor::DType::F32,
-        elements: 8,
-    };
-    own.shapes = own.shapes.with_forward_call(0, call);
+    own.shapes = own.shapes.with_forward_call(0, call_over_tensor());
     let seconds = |links: [NetworkLink; 2]| {
         let columns = Columns::from([((2, 1), Ok(own.clone()))]);
         let hosts = links.map(|inside| [inside, outside]).to_vec();
@@ -44,6 +45,34 @@ fn links_count_where_they_are() {
     };
     let [first, second, neither] = [[slow, fast], [fast, slow], [fast, fast]].map(seconds);
     assert!((first - second).abs() < 1e-9 && first > neither + 1.9, "{first} {second} {neither}");
+}
+
+/// Two hosts of six, and four ranks that divide layers: one group of three lies on both hosts, and is waited for, whether they are
+/// replicas or stages.
+#[test]
+fn a_group_that_lies_on_more_hosts_than_others_counts() {
+    let inside = NetworkLink { latency: 1e-6, bandwidth: 1e9 };
+    let seconds = |sizes: &[(&str, &str)], outside: NetworkLink| {
+        let cluster = Cluster::new(vec![6, 6], 0).unwrap();
+        let mut own = column(6, &mut ChaCha8Rng::seed_from_u64(2), false);
+        for segment in 0..6 {
+            own.shapes = own.shapes.with_forward_call(segment, call_over_tensor());
+        }
+        let columns = Columns::from([((4, 1), Ok(own))]);
+        let network = Network::of_hosts([[0; 6], [1; 6]].concat(), vec![[inside, outside]; 2]);
+        let config = given(12, &[&[("dist.tensor_parallel_size", "4")], sizes].concat());
+        let config = Config { auto: Config::default().auto, ..config };
+        judge(&columns, &cluster, &network, (12, None)).judge(&config).unwrap().seconds
+    };
+    for sizes in [
+        [("dist.data_parallel_size", "3"), ("pipeline.num_micro_batch", "1")],
+        [("dist.pipeline_parallel_size", "3"), ("pipeline.num_micro_batch", "1")],
+    ] {
+        let [fast, slow] = [1e-6, 1.0].map(|latency| seconds(&sizes, NetworkLink { latency, bandwidth: 1e9 }));
+        // A sum of two segments, or of six, through a tree: four seconds each, of which other calls between hosts are few.
+        let least = if sizes[0].0 == "dist.data_parallel_size" { 24.0 } else { 8.0 };
+        assert!(slow - fast >= least, "{sizes:?}: {slow} - {fast}");
+    }
 }
 
 #[test]

@@ -215,4 +215,16 @@ fn what_has_no_effect_on_paper_is_refused() {
         let told = told.unwrap_err().to_string();
         assert!(told.contains(option.0) && told.contains("leave it out"), "{told}");
     }
+    let told = |segments: &dyn Fn(usize) -> Vec<crate::search::PaperSegment>| {
+        let told = crate::search::search_on_paper(&given(2, &[]), machine.as_ref().unwrap(), &task, |tensor, _| {
+            Ok(segments(tensor))
+        });
+        told.unwrap_err().to_string()
+    };
+    let segment = |flops: f64| crate::search::PaperSegment { name: "a".into(), flops, ..Default::default() };
+    assert!(told(&|tensor| vec![segment(1.0); tensor]).contains("2 segments over 2 tensor and 1 expert ranks, and 1"));
+    for flops in [f64::NAN, -1.0, f64::INFINITY] {
+        let told = told(&|_| vec![segment(flops)]);
+        assert!(told.contains(&format!("`a` has flops = {flops}")) && told.contains("from 0 on"), "{told}");
+    }
 }
