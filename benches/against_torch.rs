@@ -22,13 +22,17 @@ use epl_benches::speed::product_speed;
 use epl_benches::steps::{Sizes, Step};
 
 /// A row: its name, the model and its ranks.
-const ROWS: [(&str, &str, usize); 6] = [
+const ROWS: [(&str, &str, usize); 10] = [
     ("moe_t5", "moe_t5", 1),
     ("moe_t5_2", "moe_t5", 2),
     ("t5", "t5", 1),
     ("bert", "bert", 1),
     ("bert_2", "bert", 2),
     ("resnet50", "resnet50", 1),
+    ("gpt2", "gpt2", 1),
+    ("llama", "llama", 1),
+    ("mixtral", "mixtral", 1),
+    ("vit", "vit", 1),
 ];
 
 #[derive(Parser)]
@@ -36,7 +40,7 @@ struct Args {
     /// A Python with torch and transformers; without it ours runs alone.
     #[arg(long)]
     python: Option<PathBuf>,
-    /// Rows by name: moe_t5, moe_t5_2 (two ranks), t5, bert, bert_2, resnet50. Default: all
+    /// Rows by name: moe_t5, moe_t5_2 (two ranks), t5, bert, bert_2, resnet50, gpt2, llama, mixtral, vit. Default: all
     #[arg(long)]
     only: Vec<String>,
     #[command(flatten)]
@@ -142,7 +146,7 @@ impl Args {
                 false => command.args(["--set", &format!("{key}={value}")]),
             };
         }
-        if step.model == "resnet50" {
+        if matches!(step.model.as_str(), "resnet50" | "vit") {
             command.args(["--set", &format!("image_size={}", step.seq)]);
         }
         match (step.dtype.as_str(), is_moe) {

@@ -4,7 +4,7 @@
 //! Parameters of one element each, in a world that is only thought of ([`epl::launch_dry`]): what is measured is walks, maps,
 //! plans and graphs. Printed are the times, the median of some runs, and the exponent e of the line through their logarithms,
 //! time ∝ sizeᵉ. Bound of each: 1.1. Layouts are searched along all axes, for a chain of transformer layers as numbers on 1,024 devices
-//! that are described.
+//! that are described; the most memory that the process held is printed with them.
 //!
 //! ```text
 //! cargo bench --bench bookkeeping [-- RUNS [SEGMENTS]]        # with SEGMENTS the search of so many alone
@@ -24,6 +24,7 @@ use epl::prelude::*;
 use epl::search::{PaperParam, PaperSegment, PaperTask, search_on_paper};
 use epl::topology::cluster::Axis;
 use epl_benches::quartiles::quartiles;
+use epl_benches::steps::peak_mib;
 
 /// Layers of one weight.
 #[derive(Module, Debug)]
@@ -154,6 +155,7 @@ fn sweep_search(runs: usize, sizes: &[usize]) -> epl::Result<()> {
         points.push((*size as f64, quartiles(ran)[1]));
     }
     show("search", "segments", &points);
+    println!("name=search peak_mib={:.0}", peak_mib());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench --bench predict -- shaped [--ranks 4 | 8 | 16]         # compute sleeps, links are described; engine, schedules, helpers are real
 //! cargo bench --bench predict -- shaped --ranks 4 --fast 2           # the last two ranks are twice as fast
-//! cargo bench --bench predict -- moe_t5 | bert | resnet50 | t5       # all is real: two ranks, threads of this machine
+//! cargo bench --bench predict -- moe_t5 | bert | resnet50 | gpt2 .. # all is real: two ranks, threads of this machine
 //! ```
 //!
 //! Costs are measured once, all layouts are predicted and printed, and then measured in a random order, twice, each time some steps
@@ -41,7 +41,7 @@ use rand_chacha::ChaCha8Rng;
 
 #[derive(Parser, Clone)]
 struct Args {
-    /// shaped, or a model: moe_t5, t5, bert, resnet50
+    /// shaped, or a model: moe_t5, t5, bert, gpt2, llama, mixtral, vit, resnet50
     what: String,
     /// Ranks; more than two only of `shaped`
     #[arg(long, default_value_t = 2)]

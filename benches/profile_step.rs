@@ -1,7 +1,7 @@
 //! Where a step's time goes, by operation, beside what the machine could do.
 //!
 //! ```text
-//! cargo bench --bench profile_step -- MODEL [--set hidden_size=512] [--steps 10] [--dtype bf16]    # moe_t5, t5, bert, resnet50
+//! cargo bench --bench profile_step -- MODEL [--set hidden_size=512] [--steps 10] [--dtype bf16]
 //! ```
 //!
 //! One line an operation, those first that take most: its share of the step, its calls, how many processors were busy meanwhile
@@ -21,7 +21,7 @@ use epl_comm::OperationProfile;
 
 #[derive(Parser)]
 struct Args {
-    /// moe_t5, t5, bert or resnet50.
+    /// moe_t5, t5, bert, gpt2, llama, mixtral, vit or resnet50.
     model: String,
     #[command(flatten)]
     sizes: Sizes,

@@ -9,9 +9,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use clap::Args;
 use epl::config::Config;
 use epl::models::bert::{BertBatcher, MaskedLanguage};
+use epl::models::decoder::DecoderExpertsConfig;
 use epl::models::t5::{T5Batcher, T5Config, T5MoeConfig};
 use epl::models::text::TokenPair;
-use epl::models::{BertConfig, BertItem, ImageBatch, ResNetConfig};
+use epl::models::{
+    BertConfig, BertItem, DecoderBatcher, DecoderConfig, DecoderItem, ImageBatch, ResNetConfig, ViTConfig,
+};
 use epl::{Engine, EngineSettings, Epl, Error, MicroBatch, Model, Place, Result};
 use epl_comm::{OperationPhase, OperationProfile, profile_operations, timed};
 
@@ -21,7 +24,7 @@ use crate::quartiles::quartiles;
 /// A model's step: its sizes are those of the PyTorch programs in `tools/peers`, where they are not changed.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// `moe_t5`, `t5`, `bert`, `resnet50`.
+    /// `moe_t5`, `t5`, `bert`, `gpt2`, `llama`, `mixtral`, `vit`, `resnet50`.
     pub model: String,
     /// Sizes by the names of the PyTorch program.
     pub set: Vec<(String, usize)>,
@@ -116,7 +119,7 @@ pub struct Sizes {
     /// Rows of a step, of all ranks.
     #[arg(long, default_value_t = 16)]
     pub batch: usize,
-    /// Tokens of a row, or pixels of a side. Default: 64, and 128 for t5 and bert
+    /// Tokens of a row, or pixels of a side. Default: 64, and 128 for t5, bert, gpt2, llama and mixtral
     #[arg(long)]
     pub seq: Option<usize>,
     /// `f32`, or `f16` or `bf16` in mixed precision; PyTorch has bf16 only.
@@ -128,7 +131,7 @@ impl Sizes {
     /// So many steps of a model of these sizes.
     pub fn step(&self, model: &str, ranks: usize, steps: usize) -> Step {
         let Self { set, batch, seq, dtype } = self.clone();
-        let seq = seq.unwrap_or(if matches!(model, "t5" | "bert") { 128 } else { 64 });
+        let seq = seq.unwrap_or(if matches!(model, "moe_t5" | "vit" | "resnet50") { 64 } else { 128 });
         Step { model: model.to_string(), set, ranks, steps, batch, seq, dtype }
     }
 }
@@ -158,6 +161,17 @@ impl Step {
             "moe_t5" => &["vocab", "d_model", "d_kv", "heads", "d_ff", "layers", "experts"],
             "t5" => &["vocab_size", "d_model", "d_kv", "num_heads", "d_ff", "num_layers"],
             "bert" => &["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"],
+            "gpt2" => &["vocab_size", "n_embd", "n_layer", "n_head"],
+            "llama" | "mixtral" => &[
+                "vocab_size",
+                "hidden_size",
+                "intermediate_size",
+                "num_hidden_layers",
+                "num_attention_heads",
+                "num_key_value_heads",
+                "num_local_experts",
+            ],
+            "vit" => &["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "num_labels"],
             "resnet50" => &["num_labels"],
             _ => &[],
         }
@@ -219,8 +233,8 @@ impl Step {
         let seconds = quartiles(seconds.split_off(2))[1];
         let items = match self.model.as_str() {
             "moe_t5" | "t5" => 2 * self.batch * self.seq,
-            "bert" => self.batch * self.seq,
-            _ => self.batch,
+            "vit" | "resnet50" => self.batch,
+            _ => self.batch * self.seq,
         };
         let operations = operations.map(|operations| operations * self.ranks as f64);
         Ok(Took { parameters, seconds, operations, items, loss, peak_mib })
@@ -264,13 +278,30 @@ impl Step {
                 let batch = |rows: Range<usize>, device: &Device| batcher.batch(rows.map(row).collect(), device);
                 with.run(|at| config.init_masked_language(at), batch)
             }
+            "gpt2" | "llama" | "mixtral" => {
+                let config = self.decoder()?;
+                let batcher = DecoderBatcher::new(&config);
+                let row = |row: usize| DecoderItem::new(self.tokens(config.vocab, row * self.seq));
+                let batch = |rows: Range<usize>, device: &Device| batcher.batch(rows.map(row).collect(), device);
+                with.run(|at| config.init(at), batch)
+            }
+            "vit" => {
+                let config = ViTConfig::new(self.size("num_labels", 100))
+                    .with_image_size(self.seq)
+                    .with_patch_size(8)
+                    .with_d_model(self.size("hidden_size", 256))
+                    .with_layers(self.size("num_hidden_layers", 4))
+                    .with_heads(self.size("num_attention_heads", 8))
+                    .with_d_ff(self.size("intermediate_size", 1024));
+                with.run(|at| config.init(at), |rows, device| self.images(config.classes, rows, device))
+            }
             "resnet50" => {
                 let config = ResNetConfig::resnet50(self.size("num_labels", 100));
                 with.run(|at| config.init(at), |rows, device| self.images(config.classes, rows, device))
             }
-            other => {
-                Err(Error::invalid(format!("there is no model {other:?}; there are moe_t5, t5, bert and resnet50")))
-            }
+            other => Err(Error::invalid(format!(
+                "there is no model {other:?}; there are moe_t5, t5, bert, gpt2, llama, mixtral, vit and resnet50"
+            ))),
         }
     }
 
@@ -278,6 +309,31 @@ impl Step {
         let batcher = T5Batcher::new(config);
         let batch = |rows, device: &Device| batcher.batch(self.pairs(config.vocab, rows), device);
         with.run(|at| config.init(at), batch)
+    }
+
+    /// The shape of a decoder, of published ones but for their sizes.
+    fn decoder(&self) -> Result<DecoderConfig> {
+        if self.model == "gpt2" {
+            let d_model = self.size("n_embd", 256);
+            return Ok(DecoderConfig::new(self.size("vocab_size", 8000))
+                .with_d_model(d_model)
+                .with_d_ff(4 * d_model)
+                .with_layers(self.size("n_layer", 4))
+                .with_heads(self.size("n_head", 8))
+                .with_embedding_dropout(0.0)
+                .with_dropout(0.0)
+                .with_attention_dropout(0.0));
+        }
+        let base = DecoderConfig::preset(if self.model == "llama" { "llama2-7b" } else { "mixtral-8x7b" })?;
+        let experts = base.experts.clone();
+        let experts = experts.map(|of| DecoderExpertsConfig { experts: self.size("num_local_experts", 8), ..of });
+        let config = DecoderConfig { vocab: self.size("vocab_size", 8000), experts, ..base };
+        Ok(config
+            .with_d_model(self.size("hidden_size", 256))
+            .with_d_ff(self.size("intermediate_size", 688))
+            .with_layers(self.size("num_hidden_layers", 4))
+            .with_heads(self.size("num_attention_heads", 8))
+            .with_kv_heads(Some(self.size("num_key_value_heads", 4))))
     }
 
     /// The sizes of `base` but for those that are set.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use burn::data::dataset::InMemDataset;
 use burn::optim::AdamWConfig;
@@ -43,10 +44,11 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         let sampler = task.sampler(epl.config(), epl.context().replicas())?;
         TrainData::new(task.train.clone(), batcher.clone(), sampler)
     };
+    let begin = Instant::now();
     let (epl, found) = epl.auto_parallel(|place| model.init(place), &optimizer, &data_for(epl)?)?;
     let check = found.as_ref().map(|found| CheckPrediction::new(found.best().seconds()));
     if let (Some(found), true) = (found, first) {
-        println!("{found}");
+        println!("{found}\nmeasured and searched in {:.1} s", begin.elapsed().as_secs_f64());
     }
     let built = epl.build(|place| model.init(place))?;
     if settings.plan_only {
