@@ -51,27 +51,25 @@ fn links_count_where_they_are() {
 /// replicas or stages.
 #[test]
 fn a_group_that_lies_on_more_hosts_than_others_counts() {
-    let inside = NetworkLink { latency: 1e-6, bandwidth: 1e9 };
-    let seconds = |sizes: &[(&str, &str)], outside: NetworkLink| {
+    let (inside, outside) =
+        (NetworkLink { latency: 1e-6, bandwidth: 1e9 }, NetworkLink { latency: 1.0, bandwidth: 1e9 });
+    let seconds = |axis: &'static str, calls: usize| {
         let cluster = Cluster::new(vec![6, 6], 0).unwrap();
         let mut own = column(6, &mut ChaCha8Rng::seed_from_u64(2), false);
-        for segment in 0..6 {
+        for segment in 0..calls {
             own.shapes = own.shapes.with_forward_call(segment, call_over_tensor());
         }
         let columns = Columns::from([((4, 1), Ok(own))]);
         let network = Network::of_hosts([[0; 6], [1; 6]].concat(), vec![[inside, outside]; 2]);
-        let config = given(12, &[&[("dist.tensor_parallel_size", "4")], sizes].concat());
-        let config = Config { auto: Config::default().auto, ..config };
-        judge(&columns, &cluster, &network, (12, None)).judge(&config).unwrap().seconds
+        let options = [("dist.tensor_parallel_size", "4"), ("pipeline.num_micro_batch", "1"), (axis, "3")];
+        let config = Config { auto: Config::default().auto, ..given(12, &options) };
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (12, None)) };
+        judge.judge(&config).unwrap().seconds
     };
-    for sizes in [
-        [("dist.data_parallel_size", "3"), ("pipeline.num_micro_batch", "1")],
-        [("dist.pipeline_parallel_size", "3"), ("pipeline.num_micro_batch", "1")],
-    ] {
-        let [fast, slow] = [1e-6, 1.0].map(|latency| seconds(&sizes, NetworkLink { latency, bandwidth: 1e9 }));
-        // A sum of two segments, or of six, through a tree: four seconds each, of which other calls between hosts are few.
-        let least = if sizes[0].0 == "dist.data_parallel_size" { 24.0 } else { 8.0 };
-        assert!(slow - fast >= least, "{sizes:?}: {slow} - {fast}");
+    // A sum from one host to another takes four seconds; a stage has two segments of six.
+    for (axis, sums) in [("dist.data_parallel_size", 6.0), ("dist.pipeline_parallel_size", 2.0)] {
+        let more = seconds(axis, 6) - seconds(axis, 0);
+        assert!((more - 4.0 * sums).abs() < 0.01, "{axis}: {more}");
     }
 }
 
