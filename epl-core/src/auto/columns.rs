@@ -267,14 +267,14 @@ fn why_whole(plan: &Plan) -> String {
     }
 }
 
-/// The same column on all ranks: the times of the slowest and the bytes of whoever needs the most, or why one has none. It is
-/// remembered.
+/// The same column on all ranks: the times of the slowest, the bytes of whoever needs the most and the most rows of tables, or why one
+/// has none. It is remembered.
 ///
 /// # Errors
 ///
 /// When a peer fails.
 pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
-    let OwnColumn { key, builder, shapes, mut segments } = match together(world, own, "measure it")? {
+    let OwnColumn { key, builder, mut shapes, mut segments } = match together(world, own, "measure it")? {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };
@@ -292,6 +292,10 @@ pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut C
     let bytes: Vec<f64> = fits.iter().flat_map(|fit| [fit.fixed, fit.per_row]).collect();
     let most = world.all_reduce_values(&bytes, ReduceOp::Max)?;
     fits.iter_mut().zip(most.chunks(2)).for_each(|(fit, most)| (fit.fixed, fit.per_row) = (most[0], most[1]));
+    let mut tables = shapes.counts_of_tables();
+    let counts: Vec<f64> = tables.iter().map(|count| **count as f64).collect();
+    let most = world.all_reduce_values(&counts, ReduceOp::Max)?;
+    tables.iter_mut().zip(most).for_each(|(count, most)| **count = most as usize);
     if let Some(key) = key {
         known.remember(key, &segments);
     }

@@ -26,7 +26,8 @@ impl<B> fmt::Debug for Sample<'_, B> {
 }
 
 impl<'a, B> Sample<'a, B> {
-    /// Of steps with so many rows; `batch` makes one of a number of rows.
+    /// Of steps with so many rows; `batch` makes one of a number of rows, which are like those of the data: as long, and with as many
+    /// different tokens.
     pub fn new(rows: usize, mut batch: impl FnMut(usize, &Device) -> B + 'a) -> Self {
         Self { rows, replica: 0, batch: Box::new(move |rows, _, device| Ok(batch(rows, device))) }
     }

@@ -51,7 +51,7 @@ impl Line {
             }
         };
         let straight = from.1 + (x - from.0) / (to.0 - from.0) * (to.1 - from.1);
-        // A line that rises faster than in proportion, as a slow second makes one, would be at 0 before there is nothing.
+        // A line that is steeper than in proportion would be at 0 for a number above 0.
         if x < from.0 { straight.max(from.1 * x / from.0).max(0.0) } else { straight }
     }
 

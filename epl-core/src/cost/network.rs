@@ -83,7 +83,13 @@ pub(crate) struct MeasuredCalls {
 }
 
 /// What ranks have in common whose calls take as long.
-pub(crate) type NetworkPlace = (usize, [GroupShape; Axis::ALL.len()]);
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NetworkPlace {
+    /// By axis the ranks of the group, and of each of its hosts the links, and how many ranks share its cards.
+    groups: [(usize, Vec<[usize; 2]>); Axis::ALL.len()],
+    /// Whether neighbouring stages are on one host.
+    hops: Vec<bool>,
+}
 
 /// What connects ranks: measured, or links that are described.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,22 +133,28 @@ impl Network {
         Self::new(host_of, NetworkCosts::Links(links))
     }
 
-    /// Whether the ranks of all groups of a mesh that are over one axis lie alike, so that what one calls takes as long as what
-    /// another does: hosts have the same links, and no group lies over more hosts than another, as their sizes and those of the hosts
-    /// are powers of two. Of other sizes it is not said.
+    /// Whether what a group of a mesh calls takes as long as what any other one over the same axis does: hosts have the same links, and
+    /// groups lie alike on them.
     pub(crate) fn is_uniform(&self, mesh: &Mesh) -> bool {
         let has_equal_links = match &self.costs {
             NetworkCosts::Measured(_) => true,
             NetworkCosts::Links(links) => links.iter().all(|host| *host == links[0]),
         };
-        let mut sizes = Axis::ALL.into_iter().map(|axis| mesh.size(axis)).chain(self.on_host.iter().copied());
-        let is_even = self.on_host.iter().all(|ranks| *ranks == self.on_host[0]) && sizes.all(usize::is_power_of_two);
-        has_equal_links && (self.on_host.len() == 1 || is_even)
+        has_equal_links && mesh.lies_evenly(&self.host_of)
     }
 
-    /// How a rank's groups lie, by axis, and what its links are: of ranks that have this in common, calls take as long.
+    /// How a rank's groups lie: of ranks that have this in common, calls take as long.
     pub(crate) fn place_of(&self, mesh: &Mesh, rank: usize) -> NetworkPlace {
-        (self.links_of(rank), Axis::ALL.map(|axis| self.shape(&mesh.group(axis, rank))))
+        let of = |axis: Axis| {
+            let members = mesh.group(axis, rank);
+            let mut hosts: Vec<[usize; 2]> =
+                self.hosts(&members).into_iter().map(|host| [self.links_of(host), self.on_host[host]]).collect();
+            hosts.sort_unstable();
+            (members.len(), hosts)
+        };
+        let stages = mesh.group(Axis::Pipeline, rank);
+        let hops = stages.windows(2).map(|two| self.host_of[two[0]] == self.host_of[two[1]]).collect();
+        NetworkPlace { groups: Axis::ALL.map(of), hops }
     }
 
     /// Whether it is known what calls take: not where ranks are only thought of, and their links not described.
@@ -150,14 +162,11 @@ impl Network {
         self.host_of.len() < 2 || self.costs != NetworkCosts::Measured(Vec::new())
     }
 
-    /// A number that ranks have in common whose hosts have the same links.
-    fn links_of(&self, rank: usize) -> usize {
+    /// A number that hosts have in common with the same links.
+    fn links_of(&self, host: usize) -> usize {
         match &self.costs {
             NetworkCosts::Measured(_) => 0,
-            NetworkCosts::Links(links) => {
-                let own = links[self.host_of[rank]];
-                links.iter().position(|links| *links == own).unwrap_or(0)
-            }
+            NetworkCosts::Links(links) => links.iter().position(|other| *other == links[host]).unwrap_or(0),
         }
     }
 

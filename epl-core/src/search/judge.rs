@@ -249,7 +249,8 @@ impl Judge<'_> {
         }
         let programs = plans.chunks(mesh.size(Axis::Pipeline)).zip(ranks.chunks(mesh.size(Axis::Pipeline)));
         let programs = programs.flat_map(|(plans, ranks)| {
-            let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches]).with_lanes(self.lanes);
+            let shapes = column.shapes.without_calls(&ranks[0].rows[..micro_batches], ranks[0].rows.iter().sum());
+            let shapes = shapes.with_lanes(self.lanes);
             plans.iter().map(|plan| StepProgram::new(plan, &shapes)).collect::<Vec<_>>()
         });
         let programs = programs.collect::<Result<Vec<_>>>()?;

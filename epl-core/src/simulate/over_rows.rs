@@ -1,5 +1,7 @@
 //! Shapes of micro-batches of any number of rows, from those of two.
 
+use std::collections::BTreeMap;
+
 use super::call::Called;
 use super::shapes::{CarryShape, SegmentCalls, StepShapes, TableRows, TensorShape};
 use crate::error::{Error, Result};
@@ -47,8 +49,9 @@ impl ShapesOverRows {
         }
     }
 
-    /// Those of a step whose micro-batches have so many rows, without the collectives inside segments.
-    pub fn without_calls(&self, rows: &[usize]) -> StepShapes {
+    /// Those of a step whose micro-batches have so many rows, without the collectives inside segments; tables are read by so many rows of
+    /// the `step`, of which these micro-batches may be some.
+    pub fn without_calls(&self, rows: &[usize], step: usize) -> StepShapes {
         let mut distinct: Vec<usize> = rows.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
@@ -56,7 +59,7 @@ impl ShapesOverRows {
         let calls = vec![vec![SegmentCalls::default(); self.shapes.calls[0].len()]; distinct.len()];
         let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
         let StepShapes { terms, loss_terms, metrics, lanes, .. } = self.shapes;
-        let rows = self.table_rows(rows.iter().sum());
+        let rows = self.table_rows(step);
         StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows }
     }
 
@@ -71,6 +74,14 @@ impl ShapesOverRows {
             (*record, (*many as f64 * (step as f64 / to).powf(power)).ceil() as usize)
         };
         TableRows::OfStep(kinds[1].iter().map(of).collect())
+    }
+
+    /// How many rows of tables were counted, always in the same order.
+    pub fn counts_of_tables(&mut self) -> Vec<&mut usize> {
+        match &mut self.shapes.rows {
+            TableRows::OfKinds(kinds) => kinds.iter_mut().flat_map(BTreeMap::values_mut).collect(),
+            TableRows::OfStep(_) | TableRows::Travelled(_) => Vec::new(),
+        }
     }
 
     /// The collectives inside a segment, for micro-batches of so many rows.
@@ -130,8 +141,7 @@ mod tests {
             let (kinds, calls, carries) = (vec![0, 1], vec![Vec::new(); 2], vec![Vec::new(); 2]);
             let shapes = StepShapes { kinds, calls, carries, terms: 1, loss_terms: 1, metrics: 0, lanes: 1, rows };
             let over = ShapesOverRows::through(shapes, [4, 16]).unwrap();
-            // In micro-batches of four rows.
-            [1, 4, 16].map(|micro_batches| match over.without_calls(&vec![4; micro_batches]).rows {
+            [1, 4, 16].map(|micro_batches| match over.without_calls(&[4], 4 * micro_batches).rows {
                 TableRows::OfStep(rows) => rows[&7],
                 other => panic!("{other:?}"),
             })

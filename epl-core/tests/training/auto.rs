@@ -596,7 +596,10 @@ fn speeds_that_are_given_divide_rows_and_are_not_remembered() {
         losses_of.iter().zip(&one).all(|(loss, one)| (loss - one).abs() < 1e-5 * one.abs()),
         "{losses_of:?} {one:?}"
     );
-    // Threads of one process are alike, whatever was said before.
+    // Threads of one process are alike, whatever was said before: what was measured is kept, for the next run measures no segment.
+    let kept: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let speeds: Vec<&serde_json::Value> = kept.as_object().unwrap().values().map(|of| &of["speeds"]).collect();
+    assert_eq!(speeds, [&serde_json::json!([1.0, 1.0])]);
     assert_eq!(found(&[]).unwrap().remove(0).0, None);
     for speeds in ["1", "0,1"] {
         let error = found(&[("auto.speeds", speeds)]).unwrap_err().to_string();

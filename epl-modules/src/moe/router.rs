@@ -40,7 +40,8 @@ pub struct Router {
     pub d_model: usize,
     /// How many experts there are, over all ranks.
     pub experts: usize,
-    /// While training, the input is multiplied by noise in `[1 - jitter, 1 + jitter)`.
+    /// While training, the input is multiplied by noise in `[1 - jitter, 1 + jitter)`, rounded to f32; a device draws what the host
+    /// does but for its last digits.
     pub jitter: f64,
     #[module(skip)]
     key: u64,

@@ -69,6 +69,8 @@ fn given(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Config> {
     maybe(format!("dist.pipeline_parallel_size={stages}"));
     maybe("pipeline.num_micro_batch=3".to_string());
     maybe("zero.level=v2".to_string());
+    maybe("gradient_checkpoint.type=auto".to_string());
+    maybe("offload.level=v0".to_string());
     if stages > 1 {
         maybe("pipeline.strategy=PreferForward".to_string());
     }

@@ -53,6 +53,12 @@ impl Block {
         (0..self.sizes.along(axis)).map(|number| self.ranks[position + self.offset(axis, number)]).collect()
     }
 
+    /// How far apart neighbours along `axis` are, and that times their number.
+    pub fn extent(&self, axis: Axis) -> (usize, usize) {
+        let apart = axis.digits().iter().map(|digit| self.stride(*digit)).min().unwrap_or(1);
+        (apart, apart * self.sizes.along(axis))
+    }
+
     /// The number of the group along `axis` that a position is in.
     pub fn color(&self, axis: Axis, position: usize) -> usize {
         let others = self.digits().into_iter().filter(|digit| !axis.digits().contains(digit));

@@ -1,5 +1,6 @@
 //! The mesh: every rank's coordinate, and the ranks of every group.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::axis::{Axis, Coordinate};
@@ -302,6 +303,29 @@ impl Mesh {
         }
     }
 
+    /// Whether all groups along each axis lie on as many of these hosts, in the same way: hosts have equally many ranks, behind each other,
+    /// and a group lies inside one host, has one rank on each of its hosts, or has all ranks of an axis that these hosts have.
+    pub(crate) fn lies_evenly(&self, host_of: &[usize]) -> bool {
+        let ranks = || self.blocks.iter().flat_map(Block::ranks);
+        let hosts: Vec<usize> = ranks().map(|rank| host_of[*rank]).collect();
+        let on_host = hosts.iter().take_while(|host| **host == hosts[0]).count();
+        if on_host == hosts.len() {
+            return true;
+        }
+        let [block] = &self.blocks[..] else { return false };
+        let are_hosts =
+            hosts.chunks(on_host).all(|host| host.len() == on_host && host.iter().all(|other| *other == host[0]));
+        let is_once = hosts.chunks(on_host).map(|host| host[0]).collect::<BTreeSet<_>>().len() * on_host == hosts.len();
+        let is_even = |axis: Axis| {
+            let (apart, span) = block.extent(axis);
+            span == apart
+                || on_host.is_multiple_of(span)
+                || apart.is_multiple_of(on_host)
+                || on_host.is_multiple_of(apart) && span.is_multiple_of(on_host)
+        };
+        are_hosts && is_once && Axis::ALL.into_iter().all(is_even)
+    }
+
     /// All groups along `axis`, in the order of their [`color`](Self::color)s.
     pub fn groups(&self, axis: Axis) -> Vec<Vec<usize>> {
         let count = match axis {
@@ -341,5 +365,50 @@ impl Mesh {
     fn position(&self, rank: usize) -> (usize, usize) {
         assert!(rank < self.world_size(), "rank {rank} is not in a mesh of {} ranks", self.world_size());
         self.positions[rank]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hosts along a group, in the order in which they come.
+    fn pattern(group: &[usize], host_of: &[usize]) -> Vec<usize> {
+        let mut known = Vec::new();
+        let number = |rank: &usize| {
+            let host = host_of[*rank];
+            known.iter().position(|other| *other == host).unwrap_or_else(|| {
+                known.push(host);
+                known.len() - 1
+            })
+        };
+        group.iter().map(number).collect()
+    }
+
+    #[test]
+    fn where_groups_lie_evenly_all_have_one_pattern() {
+        let mut even = [0; 2];
+        for hosts in [vec![8], vec![4, 4], vec![6, 6], vec![4, 4, 4], vec![2, 6], vec![2; 6], vec![1, 1, 3, 3]] {
+            let of = |(host, ranks): (usize, &usize)| std::iter::repeat_n(host, *ranks);
+            let host_of: Vec<usize> = hosts.iter().enumerate().flat_map(of).collect();
+            let world = host_of.len();
+            let sizes = (1..=world).flat_map(|tensor| (1..=world).map(move |stages| (tensor, stages)));
+            for (tensor, stages) in sizes.filter(|(tensor, stages)| world.is_multiple_of(tensor * stages)) {
+                let data = world / tensor / stages;
+                for expert in (1..=data).filter(|expert| data.is_multiple_of(*expert)) {
+                    for order in [RankOrder::DataPipelineTensor, RankOrder::PipelineDataTensor] {
+                        let mesh = Mesh::new(MeshSizes::new(data, stages, tensor, expert).unwrap(), order);
+                        let patterns = |axis| mesh.groups(axis).into_iter().map(|group| pattern(&group, &host_of));
+                        let is_one = |axis| patterns(axis).collect::<BTreeSet<_>>().len() == 1;
+                        let lies = mesh.lies_evenly(&host_of);
+                        even[usize::from(lies)] += 1;
+                        assert!(!lies || Axis::ALL.into_iter().all(is_one), "{hosts:?} {mesh:?}");
+                        // Where sizes are powers of two, groups always do.
+                        assert!(lies || ![vec![8], vec![4, 4]].contains(&hosts), "{hosts:?} {mesh:?}");
+                    }
+                }
+            }
+        }
+        assert!(even.iter().all(|count| *count > 20), "{even:?}");
     }
 }
