@@ -125,6 +125,32 @@ fn no_files_of_a_room_import_each_other_in_a_circle() {
     assert!(all.is_empty(), "files that import each other in a circle:\n{}", all.join("\n"));
 }
 
+/// The files of layers and models that read tensors: those in host memory, and what is no part of a step, such as generation. A read
+/// anywhere else would have each step wait for its device, and [`epl_core::Context::device_reads`] would not count it.
+const READERS: [&str; 9] = [
+    "epl-models/src/generation/run.rs",
+    "epl-modules/src/attention/on_host/call.rs",
+    "epl-modules/src/cross_entropy/classes.rs",
+    "epl-modules/src/cross_entropy/rows.rs",
+    "epl-modules/src/draws.rs",
+    "epl-modules/src/embedding.rs",
+    "epl-modules/src/host/view.rs",
+    "epl-modules/src/moe/mask.rs",
+    "epl-modules/src/top_k.rs",
+];
+
+#[test]
+fn layers_read_tensors_in_few_places() {
+    const READS: [&str; 5] = ["into_data()", "to_data()", "into_data_async()", "to_data_async()", ".into_scalar"];
+    let reads = |source: &Source| source.code().iter().any(|(_, line)| READS.iter().any(|read| line.contains(read)));
+    let is_test = |source: &Source| source.module().last().is_some_and(|module| module.ends_with("tests"));
+    let found = ["epl-models/src", "epl-modules/src"].map(|folder| {
+        let readers = sources(folder).into_iter().filter(|source| reads(source) && !is_test(source));
+        readers.map(|source| format!("{folder}/{}", source.path.display())).collect::<Vec<_>>()
+    });
+    assert_eq!(found.concat(), READERS);
+}
+
 fn shown(room: &str, circles: &[String]) -> String {
     format!("{room}:\n    {}", circles.join("\n    "))
 }
