@@ -316,6 +316,7 @@ impl Step {
         if self.model == "gpt2" {
             let d_model = self.size("n_embd", 256);
             return Ok(DecoderConfig::new(self.size("vocab_size", 8000))
+                .with_positions(512)
                 .with_d_model(d_model)
                 .with_d_ff(4 * d_model)
                 .with_layers(self.size("n_layer", 4))
