@@ -14,16 +14,14 @@
 mod programs;
 
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsParams};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use epl::data::Rows;
 use epl::tensors::AssignMap;
 use epl::{Config, Engine, EngineSettings, Model, Place, WithLoss, launch};
 use epl_benches::pairs;
-use epl_benches::plain::clip;
+use epl_benches::plain::{CLIP, update};
 use programs::{data, image, lstm, regression, text, train};
-
-const CLIP: f64 = 1.0;
 
 /// One program, the layers of plain Burn beside a model of the engine.
 fn against_plain<N: Module, B: Rows, M: Model<Batch = B>>(
@@ -45,10 +43,8 @@ fn against_plain<N: Module, B: Rows, M: Model<Batch = B>>(
         let plain = || {
             let own = net.take().expect("it is there");
             let loss = loss(&own, &batch);
-            let value = loss.clone().into_scalar::<f32>();
-            let mut gradients = GradientsParams::from_grads(loss.backward(), &own);
-            clip(&own, &mut gradients, CLIP);
-            net = Some(optimizer.step(train::RATE, own, gradients));
+            let (next, value) = update(own, &mut optimizer, loss, train::RATE);
+            net = Some(next);
             assert!(value.is_finite());
         };
         pairs::alternate(pairs, ours, plain).print(what);

@@ -1,11 +1,22 @@
-//! What a training loop of plain Burn does beside its model.
+//! What a training loop of plain Burn does with a loss.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
+use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 
+/// The largest global norm of gradients.
+pub const CLIP: f64 = 1.0;
+
+/// The model behind an update by gradients that are clipped, and the loss before it.
+pub fn update<M: Module>(model: M, optimizer: &mut ModuleOptimizer, loss: Tensor<1>, rate: f64) -> (M, f64) {
+    let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
+    clip(&model, &mut gradients, CLIP);
+    let value = loss.into_scalar::<f32>();
+    (optimizer.step(rate, model, gradients), value.into())
+}
+
 /// Clips by the global norm, which may be so large, as a Burn user would write it.
-pub fn clip<M: Module>(model: &M, gradients: &mut GradientsParams, most: f64) {
+fn clip<M: Module>(model: &M, gradients: &mut GradientsParams, most: f64) {
     struct Squares<'a>(&'a GradientsParams, Vec<Tensor<1>>);
     impl ModuleVisitor for Squares<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

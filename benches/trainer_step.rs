@@ -8,15 +8,14 @@
 //! ```
 
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
 use epl::models::t5::{T5, T5Batch};
 use epl::testing::run;
 use epl::{Engine, EngineSettings, Epl, Loss, LossWeights, MicroBatch, Model, Pass};
 use epl_benches::moe::{batch, model};
 use epl_benches::pairs;
-use epl_benches::plain::clip;
+use epl_benches::plain::{CLIP, update};
 
-const CLIP: f64 = 1.0;
 const RATE: f64 = 1e-4;
 
 /// The model as one segment.
@@ -68,11 +67,9 @@ impl Plain<'_> {
         let scaled = |term: epl::Term| term.value * (term.coefficient / weights.get(term.name, 0).unwrap_or(1.0));
         let terms = forward(&model, batch).terms.into_iter().map(scaled);
         let loss = terms.reduce(|a, b| a + b).expect("a loss has a term");
-        let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
-        clip(&model, &mut gradients, CLIP);
-        let value = loss.into_scalar::<f32>();
-        self.model = Some(self.optimizer.step(RATE, model, gradients));
-        f64::from(value)
+        let (model, value) = update(model, &mut self.optimizer, loss, RATE);
+        self.model = Some(model);
+        value
     }
 }
 

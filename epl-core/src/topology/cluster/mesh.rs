@@ -308,14 +308,14 @@ impl Mesh {
     pub(crate) fn lies_evenly(&self, host_of: &[usize]) -> bool {
         let ranks = || self.blocks.iter().flat_map(Block::ranks);
         let hosts: Vec<usize> = ranks().map(|rank| host_of[*rank]).collect();
-        let on_host = hosts.iter().take_while(|host| **host == hosts[0]).count();
-        if on_host == hosts.len() {
+        let runs: Vec<&[usize]> = hosts.chunk_by(PartialEq::eq).collect();
+        if runs.len() == 1 {
             return true;
         }
         let [block] = &self.blocks[..] else { return false };
-        let are_hosts =
-            hosts.chunks(on_host).all(|host| host.len() == on_host && host.iter().all(|other| *other == host[0]));
-        let is_once = hosts.chunks(on_host).map(|host| host[0]).collect::<BTreeSet<_>>().len() * on_host == hosts.len();
+        let on_host = runs[0].len();
+        let are_equal = runs.iter().all(|run| run.len() == on_host);
+        let is_once = runs.iter().map(|run| run[0]).collect::<BTreeSet<_>>().len() == runs.len();
         let is_even = |axis: Axis| {
             let (apart, span) = block.extent(axis);
             span == apart
@@ -323,7 +323,7 @@ impl Mesh {
                 || apart.is_multiple_of(on_host)
                 || on_host.is_multiple_of(apart) && span.is_multiple_of(on_host)
         };
-        are_hosts && is_once && Axis::ALL.into_iter().all(is_even)
+        are_equal && is_once && Axis::ALL.into_iter().all(is_even)
     }
 
     /// All groups along `axis`, in the order of their [`color`](Self::color)s.
