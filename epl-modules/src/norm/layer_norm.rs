@@ -11,7 +11,7 @@ use multiversion::multiversion;
 
 use super::gamma::{factors, first_gamma};
 use crate::host::{self, HostFloat, Owned, Real, View, host_float, sum_of};
-use crate::invalid::{check_epsilon, check_last_dim};
+use crate::invalid::{check_epsilon, check_last_dim, check_not_empty};
 use crate::over_rows::sum_over_rows;
 use crate::placement::REPLICATED;
 
@@ -75,8 +75,9 @@ impl LayerNormConfig {
     ///
     /// # Errors
     ///
-    /// Unwinds with an error when epsilon is not finite and positive.
+    /// Unwinds with an error when there is no feature, or epsilon is not finite and positive.
     pub fn init(&self, place: &Place) -> LayerNorm {
+        check_not_empty(place.path(), "a layer norm", &[("d_model", self.d_model)]);
         check_epsilon(place.path(), self.epsilon);
         let gamma = first_gamma(self.zero_centered_gamma, self.gamma_initializer.as_ref());
         LayerNorm {

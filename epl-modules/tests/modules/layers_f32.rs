@@ -1,6 +1,6 @@
 //! No split of the tensor axis changes what a layer computes, in f32 to 1e-5; and it is what Burn's layer computes.
 
-use crate::layers::{against_burn, batch_norm, cases, conv, replicas};
+use crate::layers::{against_burn, batch_norm, cases, conv, fused, replicas, steps};
 
 const LIMIT: f64 = 1e-5;
 
@@ -137,4 +137,54 @@ fn running_statistics_outlive_an_overflow() {
 #[test]
 fn running_statistics_outlive_a_batch_that_fails() {
     replicas::a_batch_that_fails();
+}
+
+#[test]
+fn fused_convolutions() {
+    fused::convolutions(LIMIT);
+}
+
+#[test]
+fn fused_convolutions_along_one_dim() {
+    fused::convolutions_along_one_dim(LIMIT);
+}
+
+#[test]
+fn fused_layer_norm() {
+    fused::layer_norm(LIMIT);
+}
+
+#[test]
+fn fused_rms_norm() {
+    fused::rms_norm(LIMIT);
+}
+
+#[test]
+fn fused_batch_norm() {
+    fused::batch_norm(LIMIT);
+}
+
+#[test]
+fn fused_activations() {
+    fused::activations(LIMIT);
+}
+
+#[test]
+fn fused_gates() {
+    fused::gated(LIMIT);
+}
+
+#[test]
+fn fused_cross_entropy() {
+    fused::cross_entropy(LIMIT);
+}
+
+#[test]
+fn a_step_of_a_transformer_has_the_same_bits_on_any_number_of_threads() {
+    steps::of_a_transformer();
+}
+
+#[test]
+fn a_step_of_a_convolutional_network_has_the_same_bits_on_any_number_of_threads() {
+    steps::of_a_convolutional_network();
 }

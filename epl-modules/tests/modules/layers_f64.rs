@@ -1,6 +1,6 @@
 //! No split of the tensor axis changes what a layer computes, in f64 to 1e-10; and it is what Burn's layer computes.
 
-use crate::layers::{against_burn, batch_norm, cases, conv, replicas};
+use crate::layers::{against_burn, batch_norm, cases, conv, fused, replicas};
 
 const LIMIT: f64 = 1e-10;
 
@@ -163,5 +163,61 @@ fn convolutions_gathered_and_sliced() {
 fn burns_convolution() {
     epl_testing::in_f64(|| {
         conv::burns(LIMIT);
+    });
+}
+
+#[test]
+fn fused_convolutions() {
+    epl_testing::in_f64(|| {
+        fused::convolutions(LIMIT);
+    });
+}
+
+#[test]
+fn fused_convolutions_along_one_dim() {
+    epl_testing::in_f64(|| {
+        fused::convolutions_along_one_dim(LIMIT);
+    });
+}
+
+#[test]
+fn fused_layer_norm() {
+    epl_testing::in_f64(|| {
+        fused::layer_norm(LIMIT);
+    });
+}
+
+#[test]
+fn fused_rms_norm() {
+    epl_testing::in_f64(|| {
+        fused::rms_norm(LIMIT);
+    });
+}
+
+#[test]
+fn fused_batch_norm() {
+    epl_testing::in_f64(|| {
+        fused::batch_norm(LIMIT);
+    });
+}
+
+#[test]
+fn fused_activations() {
+    epl_testing::in_f64(|| {
+        fused::activations(LIMIT);
+    });
+}
+
+#[test]
+fn fused_gates() {
+    epl_testing::in_f64(|| {
+        fused::gated(LIMIT);
+    });
+}
+
+#[test]
+fn fused_cross_entropy() {
+    epl_testing::in_f64(|| {
+        fused::cross_entropy(LIMIT);
     });
 }

@@ -102,6 +102,8 @@ fn values_out_of_range() {
     refused(1, &["epsilon NaN"], |epl| SyncBatchNormConfig::new(4).with_epsilon(f64::NAN).init(epl.place()));
     refused(1, &["momentum 1.1", "[0, 1]"], |epl| SyncBatchNormConfig::new(4).with_momentum(1.1).init(epl.place()));
     refused(1, &["0 channels"], |epl| SyncBatchNormConfig::new(0).init(epl.place()));
+    refused(1, &["a layer norm of d_model 0", "at least 1"], |epl| LayerNormConfig::new(0).init(epl.place()));
+    refused(1, &["an RMS norm of d_model 0", "at least 1"], |epl| RmsNormConfig::new(0).init(epl.place()));
     refused(1, &["layer: a softcap of -2"], |epl| {
         MultiHeadAttentionConfig::new(4, 2).with_softcap(Some(-2.0)).init(&epl.place().child("layer"))
     });

@@ -6,8 +6,10 @@ pub(crate) mod against_burn;
 pub(crate) mod batch_norm;
 pub(crate) mod cases;
 pub(crate) mod conv;
+pub(crate) mod fused;
 pub(crate) mod replicas;
 pub(crate) mod run;
+pub(crate) mod steps;
 
 use std::collections::BTreeMap;
 

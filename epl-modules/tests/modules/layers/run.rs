@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
-use epl_core::{Epl, Loss, LossWeights, Model, ParamRecord, Pass, Place, testing};
+use epl_comm::local;
+use epl_core::{Epl, Loss, LossWeights, Mesh, Model, ParamRecord, Pass, Place, Result, testing};
 use epl_testing::tensor;
+use rayon::ThreadPoolBuilder;
 
 use super::Outcome;
 
@@ -148,4 +150,20 @@ fn place(whole: &mut TensorData, record: &ParamRecord, slice: &TensorData) {
 /// The global sample numbers of the rows.
 pub(crate) fn samples(numbers: &[u64]) -> Arc<[u64]> {
     numbers.into()
+}
+
+/// Threads of a rank: one, two, and more than there are cores.
+pub(crate) const THREADS: [usize; 3] = [1, 2, 7];
+
+/// What `f` makes on one rank that computes on so many threads: a launch gives it as many as the machine has cores.
+pub(crate) fn on_threads<T: Send>(threads: usize, f: impl Fn(&Epl) -> Result<T> + Sync) -> T {
+    const STACK: usize = 8 << 20;
+    let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build().expect("threads");
+    let config = testing::config(1, 1, 1);
+    let found = local::run(1, |world| {
+        let mesh = Mesh::from_config(&config)?;
+        // The groups of a rank belong to the first thread that uses them, which is one of these.
+        pool.install(|| f(&Epl::new(config.clone(), mesh, world, None)?))
+    });
+    found.unwrap_or_else(|(_, error)| panic!("{threads} threads: {error}")).remove(0)
 }
