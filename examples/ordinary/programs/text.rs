@@ -9,6 +9,18 @@ pub struct TextClassifierConfig {
     pub tokens: usize,
     /// The number of classes.
     pub classes: usize,
+    /// The features of a token. Default: 16
+    #[config(default = "16")]
+    pub width: usize,
+    /// The features between the two layers of a feed-forward network. Default: 32
+    #[config(default = "32")]
+    pub hidden: usize,
+    /// The heads of attention. Default: 2
+    #[config(default = "2")]
+    pub heads: usize,
+    /// The layers of the encoder. Default: 2
+    #[config(default = "2")]
+    pub layers: usize,
     /// The rate of dropout in the encoder. Default: 0.1
     #[config(default = "0.1")]
     pub dropout: f64,
@@ -26,11 +38,12 @@ pub struct TextClassifier {
 impl TextClassifierConfig {
     /// Initializes a new classifier.
     pub fn init(&self, device: &Device) -> TextClassifier {
+        let encoder = TransformerEncoderConfig::new(self.width, self.hidden, self.heads, self.layers);
         TextClassifier {
-            tokens: EmbeddingConfig::new(self.tokens, 16).init(device),
-            positions: EmbeddingConfig::new(16, 16).init(device),
-            encoder: TransformerEncoderConfig::new(16, 32, 2, 2).with_dropout(self.dropout).init(device),
-            output: LinearConfig::new(16, self.classes).init(device),
+            tokens: EmbeddingConfig::new(self.tokens, self.width).init(device),
+            positions: EmbeddingConfig::new(16, self.width).init(device),
+            encoder: encoder.with_dropout(self.dropout).init(device),
+            output: LinearConfig::new(self.width, self.classes).init(device),
         }
     }
 }
