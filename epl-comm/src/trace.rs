@@ -7,11 +7,8 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Shape};
 
-use crate::buffer::Buffer;
-use crate::error::{Error, Result};
-use crate::operation::{Call, Operation};
+use crate::operation::Operation;
 use crate::rank::Rank;
-use crate::transport::{Launched, Staged, Transport, Watch};
 
 /// A shared list of [`Event`]s: collectives, recorded by a traced group, and what the program marks.
 ///
@@ -27,14 +24,52 @@ use crate::transport::{Launched, Staged, Transport, Watch};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Trace {
-    record: Arc<Mutex<Record>>,
-    is_on: Arc<AtomicBool>,
+    /// None: nothing is kept.
+    record: Option<Arc<Mutex<Record>>>,
+    switch: Arc<Switch>,
 }
 
 #[derive(Debug, Default)]
 struct Record {
     events: Vec<Event>,
     names: BTreeMap<Rank, String>,
+}
+
+/// What of the events of a trace, or of one rank's, is recorded now.
+#[derive(Debug)]
+struct Switch {
+    is_on: AtomicBool,
+    is_watched: AtomicBool,
+    watched: Mutex<Vec<Event>>,
+}
+
+impl Switch {
+    fn new(is_on: bool) -> Arc<Self> {
+        Arc::new(Self { is_on: is_on.into(), is_watched: false.into(), watched: Mutex::default() })
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has events noted beside the list of their [`Trace`], until it is dropped.
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct TraceWatch(Arc<Switch>);
+
+impl TraceWatch {
+    /// What was recorded meanwhile, in the order in which it ended.
+    pub fn events(self) -> Vec<Event> {
+        core::mem::take(&mut self.0.watched())
+    }
+}
+
+impl Drop for TraceWatch {
+    fn drop(&mut self) {
+        self.0.is_watched.store(false, Ordering::Relaxed);
+        self.0.watched().clear();
+    }
 }
 
 /// Something one rank did.
@@ -98,22 +133,50 @@ impl Default for Trace {
 impl Trace {
     /// An empty trace, switched on.
     pub fn new() -> Self {
-        Self { record: Arc::default(), is_on: Arc::new(AtomicBool::new(true)) }
+        Self { record: Some(Arc::default()), switch: Switch::new(true) }
     }
 
-    /// One that records into the same list, and is switched on and off by itself, such as one rank's.
+    /// One that has no list, however it is switched: it records only what is [watched](Self::watch).
+    pub fn without_list() -> Self {
+        Self { record: None, switch: Switch::new(false) }
+    }
+
+    /// One that records into the same list, and is switched on and off, and watched, by itself, such as one rank's.
     pub fn with_own_switch(&self) -> Self {
-        Self { record: self.record.clone(), is_on: Arc::new(AtomicBool::new(self.is_on())) }
+        Self { record: self.record.clone(), switch: Switch::new(self.switch.is_on.load(Ordering::Relaxed)) }
     }
 
     /// Records what comes from now on, or does not.
     pub fn switch(&self, on: bool) {
-        self.is_on.store(on, Ordering::Relaxed);
+        self.switch.is_on.store(on, Ordering::Relaxed);
     }
 
-    /// Whether it records.
+    /// Whether it records, be it only for who watches.
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
+        self.fills_list() || self.switch.is_watched.load(Ordering::Relaxed)
+    }
+
+    fn fills_list(&self) -> bool {
+        self.record.is_some() && self.switch.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Notes what comes from now on for the caller, also where the trace is switched off; the list has what it has without. One
+    /// watches at a time: what is noted begins anew.
+    ///
+    /// ```
+    /// use epl_comm::{Rank, Trace};
+    ///
+    /// let trace = Trace::new();
+    /// trace.switch(false);
+    /// let watch = trace.watch();
+    /// trace.mark(Rank(0), "here");
+    /// assert_eq!(watch.events().len(), 1);
+    /// assert!(trace.events().is_empty() && !trace.is_on());
+    /// ```
+    pub fn watch(&self) -> TraceWatch {
+        self.switch.watched().clear();
+        self.switch.is_watched.store(true, Ordering::Relaxed);
+        TraceWatch(self.switch.clone())
     }
 
     /// Records that `rank` does `what` until the result is dropped; none where the trace is switched off.
@@ -135,45 +198,49 @@ impl Trace {
 
     /// What was recorded so far, in the order in which it ended.
     pub fn events(&self) -> Vec<Event> {
-        self.record().events.clone()
+        self.record().map(|record| record.events.clone()).unwrap_or_default()
     }
 
-    /// What is recorded while `f` runs, switched on for that time, and what `f` returned. It is not in the list: this is for a
-    /// world of one thread, as one that is only thought of ([`dry`](crate::dry)).
+    /// What is recorded while `f` runs, and what `f` returned. It is not in the list.
     pub fn recorded<T>(&self, f: impl FnOnce() -> T) -> (T, Vec<Event>) {
         /// Puts back what was there, also when `f` unwinds.
-        struct Before<'a>(&'a Trace, bool, Vec<Event>);
+        struct Before<'a>(&'a Trace, bool);
         impl Drop for Before<'_> {
             fn drop(&mut self) {
                 self.0.switch(self.1);
-                self.0.record().events = core::mem::take(&mut self.2);
             }
         }
-        let before = Before(self, self.is_on(), core::mem::take(&mut self.record().events));
-        self.switch(true);
+        let _before = Before(self, self.switch.is_on.swap(false, Ordering::Relaxed));
+        let watch = self.watch();
         let value = f();
-        let recorded = core::mem::take(&mut self.record().events);
-        drop(before);
-        (value, recorded)
+        (value, watch.events())
     }
 
     /// Says what a rank is, for who reads the trace.
     pub fn name(&self, rank: Rank, name: impl Into<String>) {
-        self.record().names.insert(rank, name.into());
+        if let Some(mut record) = self.record() {
+            record.names.insert(rank, name.into());
+        }
     }
 
     /// What is said of the ranks.
     pub fn names(&self) -> BTreeMap<Rank, String> {
-        self.record().names.clone()
+        self.record().map(|record| record.names.clone()).unwrap_or_default()
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    fn record(&self) -> Option<MutexGuard<'_, Record>> {
+        let record = self.record.as_ref()?;
+        Some(record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn push(&self, event: Event) {
-        if self.is_on() {
-            self.record().events.push(event);
+    pub(crate) fn push(&self, event: Event) {
+        if self.switch.is_watched.load(Ordering::Relaxed) {
+            self.switch.watched().push(event.clone());
+        }
+        if self.fills_list()
+            && let Some(mut record) = self.record()
+        {
+            record.events.push(event);
         }
     }
 }
@@ -185,145 +252,44 @@ impl Drop for Span {
     }
 }
 
-/// A transport that records every call of another one.
-#[derive(Debug)]
-pub(crate) struct Traced {
-    inner: Arc<dyn Transport>,
-    trace: Trace,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Traced {
-    pub(crate) fn new(inner: Arc<dyn Transport>, trace: Trace) -> Self {
-        Self { inner, trace }
+    const RANK: Rank = Rank(0);
+
+    fn marks(events: &[Event]) -> Vec<EventKind> {
+        events.iter().map(|event| event.kind.clone()).collect()
     }
 
-    fn event(&self, call: &Call) -> EventKind {
-        EventKind::Collective {
-            group: self.name().to_string(),
-            sequence: call.sequence,
-            operation: call.operation,
-            dtype: call.dtype,
-            shape: call.shape.clone(),
-        }
+    #[test]
+    fn what_is_watched_is_noted_beside_the_list() {
+        let mark = |what: &str| EventKind::Mark(what.to_string());
+        let trace = Trace::new();
+        let [own, other] = [(), ()].map(|()| trace.with_own_switch());
+        let watch = own.watch();
+        own.mark(RANK, "kept, too");
+        other.mark(RANK, "of another rank");
+        own.switch(false);
+        own.mark(RANK, "watched alone");
+        assert_eq!(marks(&watch.events()), [mark("kept, too"), mark("watched alone")]);
+        own.mark(RANK, "nobody sees");
+        assert_eq!(marks(&trace.events()), [mark("kept, too"), mark("of another rank")]);
+        // What nobody has asked for is gone.
+        drop(own.watch());
+        assert!(!own.is_on() && own.watch().events().is_empty());
     }
 
-    fn push(&self, kind: EventKind, begin: Instant) {
-        self.trace.push(Event { rank: self.members()[self.member()], kind, begin, end: Instant::now() });
-    }
-
-    /// A call that is recorded when it is over.
-    fn watched(self: Arc<Self>, launched: Launched, kind: EventKind, begin: Instant) -> Launched {
-        let Launched { land, watch } = launched;
-        let Some(mut watch) = watch else {
-            self.push(kind, begin);
-            return Launched { land, watch: None };
-        };
-        let mut kind = Some(kind);
-        let watch: Watch = Box::new(move || {
-            let looked = watch();
-            // When it has failed, too.
-            if let Some(kind) = kind.take_if(|_| looked != Ok(false)) {
-                self.push(kind, begin);
-            }
-            looked
-        });
-        Launched { land, watch: Some(watch) }
-    }
-}
-
-impl Transport for Traced {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn member(&self) -> usize {
-        self.inner.member()
-    }
-
-    fn members(&self) -> &[Rank] {
-        self.inner.members()
-    }
-
-    fn reserve(&self, operation: Operation) -> u64 {
-        self.inner.reserve(operation)
-    }
-
-    fn reserve_stage(&self, whole: Operation, stage: Operation) -> u64 {
-        self.inner.reserve_stage(whole, stage)
-    }
-
-    fn run(&self, call: Box<Call>, buffer: Buffer) -> Result<Buffer> {
-        if !self.trace.is_on() {
-            return self.inner.run(call, buffer);
-        }
-        let (kind, begin) = (self.event(&call), Instant::now());
-        let result = self.inner.run(call, buffer);
-        self.push(kind, begin);
-        result
-    }
-
-    fn moves_rows(&self) -> bool {
-        self.inner.moves_rows()
-    }
-
-    fn is_ordered(&self, buffer: &Buffer) -> bool {
-        self.inner.is_ordered(buffer)
-    }
-
-    fn stage(self: Arc<Self>, call: Box<Call>, buffer: Buffer) -> Result<Staged> {
-        let event = self.trace.is_on().then(|| self.event(&call));
-        match self.inner.clone().stage(call, buffer)? {
-            // Comes to `run`.
-            Staged::Whole(call, buffer) => Ok(Staged::Whole(call, buffer)),
-            Staged::Launch(launch) => Ok(Staged::Launch(Box::new(move || {
-                let Some(event) = event else { return launch() };
-                let begin = Instant::now();
-                match launch() {
-                    Ok(launched) => Ok(self.watched(launched, event, begin)),
-                    Err(error) => {
-                        self.push(event, begin);
-                        Err(error)
-                    }
-                }
-            }))),
-        }
-    }
-
-    fn split(&self, sequence: u64, name: &str, color: usize, key: usize) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split(sequence, name, color, key)?;
-        Ok(Arc::new(Self::new(inner, self.trace.clone())))
-    }
-
-    fn split_by(&self, sequence: u64, name: &str, wishes: &[(usize, usize)]) -> Result<Arc<dyn Transport>> {
-        let inner = self.inner.split_by(sequence, name, wishes)?;
-        Ok(Arc::new(Self::new(inner, self.trace.clone())))
-    }
-
-    fn link(&self, from: usize, to: usize) -> Result<Arc<dyn Transport>> {
-        Ok(Arc::new(Self::new(self.inner.link(from, to)?, self.trace.clone())))
-    }
-
-    fn lanes(&self) -> usize {
-        self.inner.lanes()
-    }
-
-    fn is_dry(&self) -> bool {
-        self.inner.is_dry()
-    }
-
-    fn warmed_up(&self) {
-        self.inner.warmed_up();
-    }
-
-    fn trim(&self) {
-        self.inner.trim();
-    }
-
-    fn sleep(&self, operation: Operation, sequence: u64, sleep: &mut dyn FnMut()) {
-        self.inner.sleep(operation, sequence, sleep);
-    }
-
-    fn abort(&self, cause: &Error) {
-        self.inner.abort(cause);
+    #[test]
+    fn without_a_list_nothing_is_kept_and_nobody_has_a_name() {
+        let trace = Trace::without_list();
+        trace.switch(true);
+        trace.name(RANK, "the first");
+        trace.mark(RANK, "nobody sees");
+        assert!(!trace.is_on() && trace.span(RANK, || "nobody sees".to_string()).is_none());
+        let own = trace.with_own_switch();
+        let ((), events) = own.recorded(|| own.mark(RANK, "seen"));
+        assert_eq!(marks(&events), [EventKind::Mark("seen".to_string())]);
+        assert!(trace.events().is_empty() && trace.names().is_empty());
     }
 }

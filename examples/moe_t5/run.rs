@@ -46,7 +46,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
     };
     let begin = Instant::now();
     let (epl, found) = epl.auto_parallel(|place| model.init(place), &optimizer, &data_for(epl)?)?;
-    let check = found.as_ref().map(|found| CheckPrediction::new(found.best().seconds()));
+    let check = found.as_ref().map(|found| CheckPrediction::new(found.best()));
     if let (Some(found), true) = (found, first) {
         println!("{found}\nmeasured and searched in {:.1} s", begin.elapsed().as_secs_f64());
     }
@@ -64,7 +64,7 @@ pub fn rank(epl: &Epl, task: &Task, model: &T5Config, settings: &Settings) -> Re
         .with_invariant("tokenizer", &task.fingerprint()?)?
         .with_invariant("corpus", &task.train.fingerprint())?
         .with_hook(KeepTokenizer { task, out: &settings.folder.path });
-    if let Some(check) = check.filter(|_| first) {
+    if let Some(check) = check {
         trainer = trainer.with_hook(check);
     }
     if let Some(valid) = &task.valid {

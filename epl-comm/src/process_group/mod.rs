@@ -39,7 +39,8 @@ use crate::error::{Error, Result};
 use crate::log::Log;
 use crate::operation::{Call, Operation};
 use crate::rank::Rank;
-use crate::trace::{Trace, Traced};
+use crate::trace::Trace;
+use crate::traced::Traced;
 use crate::transport::Transport;
 use communicator::Communicator;
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use epl_comm::TraceWatch;
+
 use super::gradients::GradientStore;
 use super::report::StepReport;
 
@@ -23,6 +25,8 @@ pub struct Accumulated {
     pub(super) loss_scale: f64,
     /// When its step began.
     pub(super) begun: Instant,
+    /// What notes where its time goes, if that is to be measured.
+    pub(super) watch: Option<TraceWatch>,
 }
 
 impl Accumulated {

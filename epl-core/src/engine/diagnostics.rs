@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use burn::tensor::Device;
-use epl_comm::ThreadMemory;
+use epl_comm::{ThreadMemory, TraceWatch};
 
 use super::flops::SegmentFlops;
 use super::meter::{KeptCount, Lease, Meters};
@@ -11,6 +11,7 @@ use crate::model::context::Context;
 use crate::offload::is_host;
 use crate::plan::{Plan, TraceWindow};
 use crate::probe::Profile;
+use crate::simulate::StepTime;
 
 /// What an engine notes of its steps. Nothing of it is in a checkpoint.
 pub(super) struct Diagnostics {
@@ -21,6 +22,10 @@ pub(super) struct Diagnostics {
     pub kept: Cell<Option<KeptCount>>,
     /// The steps that are traced, and how many were made by this engine.
     trace: (Option<TraceWindow>, u64),
+    /// Whether it is measured where the time of the next step goes.
+    pub measures: bool,
+    /// See [`Engine::step_time`](super::Engine::step_time).
+    pub step_time: Option<StepTime>,
     /// Whether batches of [`Engine::train_batch`](super::Engine::train_batch) were compared by their values.
     pub has_compared: bool,
     /// See [`Engine::bubble`](super::Engine::bubble).
@@ -43,6 +48,8 @@ impl Diagnostics {
             measures_activations: ThreadMemory::now().is_some() && is_host(device),
             kept: Cell::new(None),
             trace: (window, 0),
+            measures: false,
+            step_time: None,
             has_compared: false,
             bubble: None,
             profiled: None,
@@ -75,11 +82,14 @@ impl Diagnostics {
         value
     }
 
-    /// Switches the trace on for the steps that are to be traced, and off after them: another step begins.
-    pub fn trace_step(&mut self, context: &Context) {
+    /// Switches the trace on for the steps that are to be traced, and off after them, as another step begins; and watches it for
+    /// one whose time is to be measured.
+    pub fn trace_step(&mut self, context: &Context) -> Option<TraceWatch> {
         if let (Some(window), step) = &mut self.trace {
             context.switch_trace(window.contains(*step));
             *step += 1;
         }
+        self.step_time = None;
+        core::mem::take(&mut self.measures).then(|| context.watch_trace()).flatten()
     }
 }

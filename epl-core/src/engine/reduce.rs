@@ -34,6 +34,7 @@ use crate::model::context::Context;
 use crate::model::segment::Model;
 use crate::params::Bucket;
 use crate::plan::{Plan, bucket};
+use crate::simulate::FLATTENS;
 
 /// The reductions of one step.
 pub(crate) struct Reducer<'a> {
@@ -373,6 +374,7 @@ impl<'a> Reducer<'a> {
 
     /// The gradients of a bucket, one after the other, and the padding of its last shard where shards are sent.
     fn flatten(&self, bucket: &Bucket, store: &mut GradientStore) -> Tensor<1> {
+        let _span = self.context.span(|| FLATTENS.to_string());
         let ids = bucket.members.iter().map(|member| self.plan.params.records[*member].id);
         let mut parts: Vec<Tensor<1>> = ids.filter_map(|id| store.remove(id)).collect();
         let held: usize = parts.iter().map(|part| part.dims()[0]).sum();

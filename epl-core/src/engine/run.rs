@@ -47,6 +47,7 @@ use crate::plan::batch_views::BatchViews;
 use crate::probe::measure::bytes;
 use crate::schedule::{Action, ActionKind};
 use crate::simulate::pieces::{Look, looks, segments};
+use crate::simulate::{LOSS, NORM, SENT};
 
 /// A step that is under way.
 pub(super) struct StepRun<'a, M: Model> {
@@ -157,8 +158,12 @@ impl<'a, M: Model> StepRun<'a, M> {
         let reduce = || self.reducer.finish(self.store, clip);
         let Reduced { store, own_norm, without } = timed("reduction", OperationPhase::Update, reduce)?;
         self.engine.count_memory();
+        let sent = || context.span(|| SENT.to_string());
+        let sent = (plan.stages.count() > 1).then(sent);
         self.links.finish()?;
+        drop(sent);
         self.statistics.after(self.engine, self.micro_batches.iter().any(|micro_batch| !micro_batch.empty))?;
+        let norm = context.span(|| NORM.to_string());
         let away = self.engine.state.away.as_ref().map(RefCell::borrow);
         let number = away.as_ref().map_or(0, |away| away.number());
         let away = away.map_or(Ok(0.0), |away| away.squared(&plan.params))?;
@@ -167,6 +172,7 @@ impl<'a, M: Model> StepRun<'a, M> {
         let squares = || if counts { Squares::of_gradients(plan, &store) } else { Squares::default() };
         let squares = timed("norm", OperationPhase::Update, squares);
         let (squares, not_finite) = self.sums.settle(squares, context)?;
+        drop(norm);
         let squared = if counts { (squares + away) / (scale * scale) } else { 0.0 };
         let not_finite =
             not_finite.into_iter().flat_map(|number| self.micro_batches[self.noted[number]].samples.to_vec());
@@ -178,7 +184,8 @@ impl<'a, M: Model> StepRun<'a, M> {
             report.grad_norm = own_norm;
         }
         let bubble = work.bubble(context)?;
-        Ok(Accumulated { store, report, without, not_finite, bubble, number, loss_scale: scale, begun: self.begun })
+        let (begun, watch) = (self.begun, None);
+        Ok(Accumulated { store, report, without, not_finite, bubble, number, loss_scale: scale, begun, watch })
     }
 
     fn forward(&mut self, action: Action) -> Result<()> {
@@ -224,7 +231,9 @@ impl<'a, M: Model> StepRun<'a, M> {
         let context = &self.engine.context;
         let loss = || context.with_flops(loss);
         let loss = || self.engine.first_repeatable(ForwardPart::Loss, number, loss);
+        let span = context.span(|| format!("{LOSS}{number}"));
         let ((mut loss, told), kept) = self.engine.diagnostics.leaving(loss);
+        drop(span);
         let segment = self.engine.plan.segments.len() - 1;
         self.keep((number, segment), kept);
         let (last, rows) = core::mem::take(&mut self.last_told);

@@ -142,5 +142,5 @@ fn in_thought<T>(
 fn on_rank(world: ProcessGroup, config: &Config, joined: &Joined, record: &Record) -> Result<Epl> {
     let device = joined.devices.of(world.global(world.rank()).0 - joined.cluster.local_ranks().start);
     let (cluster, mesh) = (joined.cluster.clone(), joined.mesh.clone());
-    Epl::on_cluster(config.clone(), (cluster, device), mesh, world, record.of_rank())
+    Epl::on_cluster(config.clone(), (cluster, device), mesh, world, Some(record.of_rank()))
 }

@@ -9,9 +9,9 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::probe::write_trace;
 
-/// A trace, and the file `profile.trace` to which it goes, where that is given.
+/// A trace, which keeps nothing where nobody asks for it, and the file `profile.trace` to which it goes, where that is given.
 pub(super) struct Record {
-    trace: Option<Trace>,
+    trace: Trace,
     file: Option<PathBuf>,
 }
 
@@ -24,20 +24,20 @@ impl Record {
             let opened = OpenOptions::new().append(true).create(true).open(file);
             opened.map_err(|error| Error::file(file, error))?;
         }
-        let trace = trace.or_else(|| file.is_some().then(Trace::new));
+        let trace = trace.unwrap_or_else(|| if file.is_some() { Trace::new() } else { Trace::without_list() });
         Ok(Self { trace, file })
     }
 
     /// For one rank.
-    pub(super) fn of_rank(&self) -> Option<Trace> {
-        self.trace.as_ref().map(Trace::with_own_switch)
+    pub(super) fn of_rank(&self) -> Trace {
+        self.trace.with_own_switch()
     }
 
     /// Writes the file.
     pub(super) fn write(&self) -> Result<()> {
-        match (&self.file, &self.trace) {
+        match &self.file {
             // A program that only prints its plan leaves what is there.
-            (Some(file), Some(trace)) if !trace.events().is_empty() || is_empty(file) => write_trace(trace, file),
+            Some(file) if !self.trace.events().is_empty() || is_empty(file) => write_trace(&self.trace, file),
             _ => Ok(()),
         }
     }
@@ -66,6 +66,8 @@ fn is_empty(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use epl_comm::Rank;
+
     use super::*;
 
     #[test]
@@ -73,5 +75,23 @@ mod tests {
         let of = |file, worker| of_worker(file, worker).display().to_string();
         assert_eq!([of("out/t.json", 0), of("out/t.json", 1)], ["out/t.json", "out/t.worker1.json"]);
         assert_eq!(of("trace", 2), "trace.worker2");
+    }
+
+    #[test]
+    fn nothing_is_kept_where_nobody_asks_for_it() {
+        let of = |trace: Option<Trace>| Record::open(&Config::new(), trace, 0).unwrap();
+        let (alone, given) = (of(None), of(Some(Trace::new())));
+        let rank = alone.of_rank();
+        // As an engine does whose settings say which steps a trace holds.
+        rank.switch(true);
+        rank.mark(Rank(0), "here");
+        assert!(!rank.is_on() && alone.trace.events().is_empty());
+        // Where somebody listens, it is told.
+        let watch = rank.watch();
+        rank.mark(Rank(0), "here");
+        assert_eq!(watch.events().len(), 1);
+        alone.write().unwrap();
+        given.of_rank().mark(Rank(0), "here");
+        assert_eq!(given.trace.events().len(), 1);
     }
 }

@@ -27,6 +27,8 @@ pub struct Choice {
     pub(super) config: Config,
     pub(super) seconds: f64,
     pub(super) time: StepTime,
+    /// Of which that is.
+    rank: usize,
     pub(super) memory: Vec<MemoryEstimate>,
     /// Where it was run.
     measured: Option<f64>,
@@ -44,7 +46,7 @@ impl Choice {
 
     /// Of a configuration of which nothing was chosen.
     pub(super) fn new(candidate: &Candidate, judged: Judged, config: Config) -> Self {
-        let Judged { seconds, time, memory, known, .. } = judged;
+        let Judged { seconds, time, rank, memory, known, .. } = judged;
         Self {
             words: candidate.words(),
             sizes: candidate.shape.sizes,
@@ -53,6 +55,7 @@ impl Choice {
             config,
             seconds,
             time,
+            rank,
             memory,
             measured: None,
             known,
@@ -82,6 +85,11 @@ impl Choice {
     /// Where the predicted ones go, on the stage that computes longest.
     pub fn time(&self) -> &StepTime {
         &self.time
+    }
+
+    /// The rank of which that is: the first one of this stage that shares its layers.
+    pub fn rank(&self) -> usize {
+        self.rank
     }
 
     /// What the rank of each stage needs that needs most.

@@ -63,6 +63,8 @@ pub(crate) struct Judged {
     pub seconds: f64,
     /// Of the stage that computes longest.
     pub time: StepTime,
+    /// The rank of which that is.
+    pub rank: usize,
     /// By stage.
     pub memory: Vec<MemoryEstimate>,
     /// Bytes of the device by which each stage is over the budget.
@@ -184,15 +186,17 @@ impl Judge<'_> {
         let memory: Vec<MemoryEstimate> = fullest.iter().map(|rank| estimates[*rank].clone()).collect();
         let over: Vec<u64> = fullest.iter().map(|rank| over[*rank]).collect();
         if over.iter().any(|over| *over > 0) {
-            let (seconds, time) = (f64::INFINITY, StepTime::default());
-            return Ok(Judged { seconds, time, memory, over, recompute, known });
+            let (seconds, time, rank) = (f64::INFINITY, StepTime::default(), ranks[0].rank);
+            return Ok(Judged { seconds, time, rank, memory, over, recompute, known });
         }
         let stages = StageRanks { plans: &plans, ranks: &ranks, mesh: &mesh };
         let (seconds, times) = step(self, column, &stages, ranks[0].rows.len())?;
-        let mut time = times.into_iter().max_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or_default();
+        let longest = |(one, _): &(StepTime, usize), (other, _): &(StepTime, usize)| busy(one).total_cmp(&busy(other));
+        let times = times.into_iter().zip(ranks.iter().map(|rank| rank.rank));
+        let (mut time, rank) = times.max_by(longest).unwrap_or_default();
         // Until the last rank is done.
         time.stages += (seconds - time.total()).max(0.0);
-        Ok(Judged { seconds, time, memory, over, recompute, known })
+        Ok(Judged { seconds, time, rank, memory, over, recompute, known })
     }
 
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage

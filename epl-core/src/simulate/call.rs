@@ -56,15 +56,37 @@ impl Members {
         }
     }
 
-    /// The group of an axis or the world by its name, as layers use them; any other as it is called.
+    /// The group of this name, as [`Display`](fmt::Display) has it; what has none of these names is another one.
     pub fn named(name: &str) -> Self {
-        let axis = Axis::ALL.into_iter().find(|axis| axis.to_string() == name);
-        match (name, axis) {
-            ("world", _) => Self::World,
-            (_, Some(axis)) => Self::Axis(axis),
-            _ => Self::Other(name.to_string()),
+        let of_axis = || axis(name).map(Self::Axis);
+        let gather = || Some(Self::Gather(axis(name.strip_prefix("gather over ")?)?));
+        let pool = || {
+            let (over, number) = name.rsplit_once(' ')?;
+            Some(Self::Pool(axis(over)?, number.parse().ok()?))
+        };
+        let link = || {
+            let (from, to) = name.strip_prefix("stages, ")?.split_once(" to ")?;
+            Some(Self::Link { from: from.parse().ok()?, to: to.parse().ok()? })
+        };
+        let tied = || {
+            let stages = name.strip_prefix("tied over stages [")?.strip_suffix(']')?.split(", ");
+            Some(Self::Tied(stages.map(|stage| stage.parse().ok()).collect::<Option<_>>()?))
+        };
+        match name {
+            "world" => Self::World,
+            "stages" => Self::Stages,
+            _ => of_axis()
+                .or_else(gather)
+                .or_else(pool)
+                .or_else(link)
+                .or_else(tied)
+                .unwrap_or_else(|| Self::Other(name.into())),
         }
     }
+}
+
+fn axis(name: &str) -> Option<Axis> {
+    Axis::ALL.into_iter().find(|axis| axis.name() == name)
 }
 
 /// The name of the group, as traces and errors have it.
@@ -107,5 +129,28 @@ impl fmt::Display for Called {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { over, operation, dtype, elements } = self;
         write!(f, "{operation} of {elements} {} over {over}", dtype.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_known_by_its_name() {
+        let of_axis =
+            |axis| [Members::Axis(axis), Members::Pool(axis, 0), Members::Pool(axis, 12), Members::Gather(axis)];
+        let own = [
+            Members::World,
+            Members::Stages,
+            Members::Link { from: 0, to: 10 },
+            Members::Tied(vec![0, 3]),
+            Members::Other("stages, 0".to_string()),
+            Members::Other("data, 0 to 1".to_string()),
+            Members::Other("gather over rows".to_string()),
+        ];
+        for members in Axis::ALL.into_iter().flat_map(of_axis).chain(own) {
+            assert_eq!(Members::named(&members.to_string()), members);
+        }
     }
 }

@@ -18,7 +18,7 @@
 //! - `program`: the step, as `engine/run.rs`, `tape.rs` and `update.rs` do.
 //! - `over_rows`: shapes for any number of rows.
 //! - `timeline`: when, of all ranks.
-//! - `parts`: where the time goes.
+//! - `parts`: where the time goes; `measured`: where it went, by a rank's trace.
 
 mod call;
 mod shapes;
@@ -32,9 +32,11 @@ mod program;
 mod over_rows;
 mod timeline;
 mod parts;
+mod measured;
 
 pub use call::{Called, Members};
 pub use list::{Op, Purpose, RunKind};
+pub(crate) use measured::{FLATTENS, LOSS, NORM, SENT};
 pub(crate) use over_rows::ShapesOverRows;
 pub use parts::StepTime;
 pub(crate) use parts::alone;

@@ -29,7 +29,66 @@ pub struct StepTime {
     pub report: f64,
 }
 
+/// One of the parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Compute,
+    Recompute,
+    Layers,
+    Stages,
+    Gradients,
+    Parameters,
+    Update,
+    Report,
+}
+
+impl Part {
+    /// To which a segment belongs.
+    pub fn of_run(kind: RunKind) -> Self {
+        match kind {
+            RunKind::Recompute => Self::Recompute,
+            RunKind::Forward | RunKind::Backward => Self::Compute,
+        }
+    }
+
+    /// To which a collective belongs that a rank waits for as it makes it, of a step with several stages or not.
+    pub fn of_call(over: &Members, is_staged: bool) -> Self {
+        match over {
+            Members::Link { .. } | Members::Stages => Self::Stages,
+            // Where all ranks meet, those that are done wait for the others.
+            Members::World | Members::Axis(Axis::Pipeline) if is_staged => Self::Stages,
+            Members::World | Members::Axis(Axis::Data | Axis::ExpertData | Axis::Pipeline) => Self::Report,
+            Members::Axis(_) | Members::Other(_) => Self::Layers,
+            Members::Pool(..) | Members::Tied(_) => Self::Gradients,
+            Members::Gather(_) => Self::Parameters,
+        }
+    }
+
+    /// To which it belongs to start a collective, and to wait for what was started.
+    pub fn of_purpose(purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Bucket(_) | Purpose::Rows(_) => Self::Gradients,
+            Purpose::Unit(_) => Self::Parameters,
+            Purpose::Parcel => Self::Stages,
+        }
+    }
+}
+
 impl StepTime {
+    /// Its time of a part.
+    pub(super) fn part(&mut self, part: Part) -> &mut f64 {
+        match part {
+            Part::Compute => &mut self.compute,
+            Part::Recompute => &mut self.recompute,
+            Part::Layers => &mut self.layers,
+            Part::Stages => &mut self.stages,
+            Part::Gradients => &mut self.gradients,
+            Part::Parameters => &mut self.parameters,
+            Part::Update => &mut self.update,
+            Part::Report => &mut self.report,
+        }
+    }
+
     /// All of it.
     pub fn total(&self) -> f64 {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
@@ -87,25 +146,16 @@ impl StepTimeline {
         let mut time = StepTime::default();
         for (op, timed) in program.ops.iter().zip(self.ops(rank)) {
             let part = match op {
-                Op::Run { kind: RunKind::Recompute, .. } => &mut time.recompute,
-                Op::Run { .. } => &mut time.compute,
-                Op::Update(_) => &mut time.update,
-                Op::Start(purpose, _) => time.of_purpose(*purpose),
+                Op::Run { kind, .. } => Part::of_run(*kind),
+                Op::Update(_) => Part::Update,
+                Op::Start(purpose, _) => Part::of_purpose(*purpose),
                 Op::Await(start) => match &program.ops[*start as usize] {
-                    Op::Start(purpose, _) => time.of_purpose(*purpose),
-                    _ => &mut time.report,
+                    Op::Start(purpose, _) => Part::of_purpose(*purpose),
+                    _ => Part::Report,
                 },
-                Op::Call(call) => match &call.over {
-                    Members::Link { .. } | Members::Stages => &mut time.stages,
-                    // Where all ranks meet, those that are done wait for the others.
-                    Members::World | Members::Axis(Axis::Pipeline) if is_staged => &mut time.stages,
-                    Members::World | Members::Axis(Axis::Data | Axis::ExpertData | Axis::Pipeline) => &mut time.report,
-                    Members::Axis(_) | Members::Other(_) => &mut time.layers,
-                    Members::Pool(..) | Members::Tied(_) => &mut time.gradients,
-                    Members::Gather(_) => &mut time.parameters,
-                },
+                Op::Call(call) => Part::of_call(&call.over, is_staged),
             };
-            *part += timed.end - timed.begin;
+            *time.part(part) += timed.end - timed.begin;
         }
         time
     }
@@ -131,19 +181,22 @@ pub(crate) fn alone(own: &[TimedOp], other: &[TimedOp]) -> f64 {
     if all > 0.0 { 1.0 - together / all } else { 0.0 }
 }
 
-impl StepTime {
-    fn of_purpose(&mut self, purpose: Purpose) -> &mut f64 {
-        match purpose {
-            Purpose::Bucket(_) | Purpose::Rows(_) => &mut self.gradients,
-            Purpose::Unit(_) => &mut self.parameters,
-            Purpose::Parcel => &mut self.stages,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_all_ranks_meet_stages_wait_for_each_other() {
+        let of = |over: Members| [false, true].map(|is_staged| Part::of_call(&over, is_staged));
+        let (axis, always) = (Members::Axis, |part: Part| [part; 2]);
+        assert_eq!([of(Members::World), of(axis(Axis::Pipeline))], [[Part::Report, Part::Stages]; 2]);
+        assert_eq!([of(axis(Axis::Data)), of(axis(Axis::ExpertData))], [always(Part::Report); 2]);
+        let layers = [axis(Axis::Tensor), axis(Axis::Expert), Members::Other("mine".to_string())];
+        assert_eq!(layers.map(of), [always(Part::Layers); 3]);
+        assert_eq!([Members::Stages, Members::Link { from: 0, to: 1 }].map(of), [always(Part::Stages); 2]);
+        assert_eq!([Members::Pool(Axis::Data, 0), Members::Tied(vec![0, 1])].map(of), [always(Part::Gradients); 2]);
+        assert_eq!(of(Members::Gather(Axis::Data)), always(Part::Parameters));
+    }
 
     #[test]
     fn work_beside_that_of_another_rank_is_not_alone() {

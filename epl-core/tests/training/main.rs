@@ -40,6 +40,7 @@ mod search_options;
 mod simulate;
 mod stage_choices;
 mod stage_memory;
+mod step_time;
 mod tensors;
 mod trace;
 mod trainer;

@@ -79,13 +79,13 @@ pub fn check<M: Model>(
     let is_whole = |plan: &Plan| plan.mesh.world_size() == traced.len() && !plan.mesh.is_bridged();
     for Traced { rank, plan, lanes } in traced.iter().filter(|traced| is_whole(&traced.plan)) {
         let own = between_marks(&events, *rank);
-        let did = done(&own, plan, has_experts);
+        let did = done(&own, has_experts);
         let (program, _) = launch_dry(config, *rank, |epl| {
             let (lazy, batches) = (lay(epl.plan(&mut model)?, epl.config())?, batches(&epl));
             let rows_of: Vec<usize> = batches.iter().map(|batch| batch.samples.len()).collect();
             let kinds: Vec<usize> = (0..rows_of.len()).collect();
             let shapes = lazy.step_shapes(&rows_of, &kinds, |number, _| batches[number].batch.clone())?;
-            let shapes = shapes.with_lanes(*lanes).with_rows(rows(plan, &own));
+            let shapes = shapes.with_lanes(*lanes).with_rows(rows(&own));
             let program = StepProgram::new(plan, &shapes)?;
             assert_eq!(program, StepProgram::new(lazy.plan(), &shapes)?, "rank {rank}, by a plan without an engine");
             Ok(program)
@@ -115,17 +115,17 @@ fn between_marks(events: &[Event], rank: usize) -> Vec<&Event> {
     own
 }
 
-fn done(events: &[&Event], plan: &Plan, has_experts: bool) -> Done {
+fn done(events: &[&Event], has_experts: bool) -> Done {
     let mut done = Done::default();
     for event in events {
         match &event.kind {
             EventKind::Collective { group, operation, dtype, shape, .. } => {
-                let over = over(plan, group);
+                let over = Members::named(group);
                 let call = Called { over, operation: *operation, dtype: *dtype, elements: shape.num_elements() };
                 done.call(&call, has_experts);
             }
             EventKind::Counter { .. } => {}
-            EventKind::Span(what) if is_step(what) => {}
+            EventKind::Span(what) if is_beside(what) => {}
             EventKind::Mark(what) if MARKS.contains(&&what[..]) => {}
             EventKind::Span(what) | EventKind::Mark(what) => done.own.push(what.clone()),
         }
@@ -133,21 +133,13 @@ fn done(events: &[&Event], plan: &Plan, has_experts: bool) -> Done {
     done
 }
 
-/// Whether a span is that of the whole update, which is around those of its units.
-fn is_step(what: &str) -> bool {
-    what.strip_prefix("update ").is_some_and(|number| number.parse::<u64>().is_ok())
-}
-
-/// The group of this name, as the engine names them.
-fn over(plan: &Plan, name: &str) -> Members {
-    let stages = 0..plan.stages.count();
-    let links = stages.clone().flat_map(|from| stages.clone().map(move |to| Members::Link { from, to }));
-    let units = plan.params.units().map(|unit| unit.axis);
-    let of_axes =
-        units.flat_map(|axis| (0..8).map(move |pool| Members::Pool(axis, pool)).chain([Members::Gather(axis)]));
-    let own = [Members::Stages].into_iter().chain(links).chain(of_axes);
-    let known = own.into_iter().find(|members| members.to_string() == name);
-    known.unwrap_or_else(|| Members::named(name))
+/// Whether a span is of something that the list does not have by itself: the whole update, which is around those of its units, a
+/// loss, which is of the last segment, and what a rank does where it starts a bucket, waits for what it sent, or takes the norm.
+fn is_beside(what: &str) -> bool {
+    let is_numbered = |words: &str| what.strip_prefix(words).is_some_and(|number| number.parse::<u64>().is_ok());
+    is_numbered("update ")
+        || is_numbered("loss ")
+        || ["flatten gradients", "wait for what was sent", "norm"].contains(&what)
 }
 
 fn written(program: &StepProgram, has_experts: bool) -> Done {
@@ -188,10 +180,10 @@ fn written(program: &StepProgram, has_experts: bool) -> Done {
 }
 
 /// The buckets that travelled as rows, and how many: their numbers are the only whole numbers that a pool gathers.
-fn rows(plan: &Plan, events: &[&Event]) -> BTreeMap<usize, usize> {
+fn rows(events: &[&Event]) -> BTreeMap<usize, usize> {
     let numbers = events.iter().filter_map(|event| match &event.kind {
         EventKind::Collective { group, operation: Operation::AllGather, dtype, shape, .. }
-            if dtype.is_int() && matches!(over(plan, group), Members::Pool(..)) =>
+            if dtype.is_int() && matches!(Members::named(group), Members::Pool(..)) =>
         {
             Some(shape.num_elements())
         }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::kind::{Autodiff, Numeric};
 use burn::tensor::{Tensor, TensorData};
-use epl_comm::{Event, ProcessGroup, Rank, Span, Trace};
+use epl_comm::{Event, ProcessGroup, Rank, Span, Trace, TraceWatch};
 
 pub(crate) use build::{BuildContext, Sharding};
 pub(crate) use flops::Flops;
@@ -401,6 +401,11 @@ impl Context {
         if let Some(trace) = &self.shared.trace {
             trace.switch(on);
         }
+    }
+
+    /// Notes what this rank's trace has from now on, if there is one.
+    pub(crate) fn watch_trace(&self) -> Option<TraceWatch> {
+        self.shared.trace.as_ref().map(Trace::watch)
     }
 
     fn rank(&self) -> Rank {
