@@ -39,36 +39,49 @@ struct Record {
 #[derive(Debug)]
 struct Switch {
     is_on: AtomicBool,
+    /// Whether there are watches.
     is_watched: AtomicBool,
-    watched: Mutex<Vec<Event>>,
+    watches: Mutex<Vec<Noted>>,
 }
+
+/// The events of one watch.
+type Noted = Arc<Mutex<Vec<Event>>>;
 
 impl Switch {
     fn new(is_on: bool) -> Arc<Self> {
-        Arc::new(Self { is_on: is_on.into(), is_watched: false.into(), watched: Mutex::default() })
+        Arc::new(Self { is_on: is_on.into(), is_watched: false.into(), watches: Mutex::default() })
     }
 
-    fn watched(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the list of watches.
+    fn change(&self, change: impl FnOnce(&mut Vec<Noted>)) {
+        let mut watches = locked(&self.watches);
+        change(&mut watches);
+        self.is_watched.store(!watches.is_empty(), Ordering::Relaxed);
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Has events noted beside the list of their [`Trace`], until it is dropped.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
-pub struct TraceWatch(Arc<Switch>);
+pub struct TraceWatch {
+    switch: Arc<Switch>,
+    noted: Noted,
+}
 
 impl TraceWatch {
     /// What was recorded meanwhile, in the order in which it ended.
     pub fn events(self) -> Vec<Event> {
-        core::mem::take(&mut self.0.watched())
+        core::mem::take(&mut locked(&self.noted))
     }
 }
 
 impl Drop for TraceWatch {
     fn drop(&mut self) {
-        self.0.is_watched.store(false, Ordering::Relaxed);
-        self.0.watched().clear();
+        self.switch.change(|watches| watches.retain(|noted| !Arc::ptr_eq(noted, &self.noted)));
     }
 }
 
@@ -136,7 +149,8 @@ impl Trace {
         Self { record: Some(Arc::default()), switch: Switch::new(true) }
     }
 
-    /// One that has no list, however it is switched: it records only what is [watched](Self::watch).
+    /// One that has no list, however it is switched, so that what nobody writes does not grow: it records only what is
+    /// [watched](Self::watch).
     pub fn without_list() -> Self {
         Self { record: None, switch: Switch::new(false) }
     }
@@ -160,8 +174,8 @@ impl Trace {
         self.record.is_some() && self.switch.is_on.load(Ordering::Relaxed)
     }
 
-    /// Notes what comes from now on for the caller, also where the trace is switched off; the list has what it has without. One
-    /// watches at a time: what is noted begins anew.
+    /// Notes what comes from now on for the caller, also where the trace is switched off; the list, and other watches, have what
+    /// they have without.
     ///
     /// ```
     /// use epl_comm::{Rank, Trace};
@@ -174,9 +188,9 @@ impl Trace {
     /// assert!(trace.events().is_empty() && !trace.is_on());
     /// ```
     pub fn watch(&self) -> TraceWatch {
-        self.switch.watched().clear();
-        self.switch.is_watched.store(true, Ordering::Relaxed);
-        TraceWatch(self.switch.clone())
+        let watch = TraceWatch { switch: self.switch.clone(), noted: Noted::default() };
+        self.switch.change(|watches| watches.push(watch.noted.clone()));
+        watch
     }
 
     /// Records that `rank` does `what` until the result is dropped; none where the trace is switched off.
@@ -230,12 +244,12 @@ impl Trace {
 
     fn record(&self) -> Option<MutexGuard<'_, Record>> {
         let record = self.record.as_ref()?;
-        Some(record.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(locked(record))
     }
 
     pub(crate) fn push(&self, event: Event) {
         if self.switch.is_watched.load(Ordering::Relaxed) {
-            self.switch.watched().push(event.clone());
+            locked(&self.switch.watches).iter().for_each(|noted| locked(noted).push(event.clone()));
         }
         if self.fills_list()
             && let Some(mut record) = self.record()
@@ -278,6 +292,18 @@ mod tests {
         // What nobody has asked for is gone.
         drop(own.watch());
         assert!(!own.is_on() && own.watch().events().is_empty());
+    }
+
+    #[test]
+    fn watches_do_not_disturb_each_other() {
+        let trace = Trace::without_list();
+        let [first, second] = [(), ()].map(|()| trace.watch());
+        trace.mark(RANK, "seen by both");
+        drop(first);
+        let ((), recorded) = trace.recorded(|| trace.mark(RANK, "also recorded"));
+        assert!(trace.is_on() && recorded.len() == 1);
+        assert_eq!(second.events().len(), 2);
+        assert!(!trace.is_on());
     }
 
     #[test]

@@ -119,7 +119,8 @@ impl<M: Model> Engine<M> {
         timed("update", OperationPhase::Update, || state.update(setup, store, Update { rate, factor }))?;
         self.state.steps += 1;
         self.count_memory();
-        let measured = |watch: TraceWatch| StepTime::measured(&watch.events(), (begun, Instant::now()));
+        let rank = self.context.world().global(self.context.world().rank());
+        let measured = |watch: TraceWatch| StepTime::measured(&watch.events(), rank, (begun, Instant::now()));
         self.diagnostics.step_time = watch.map(measured);
         self.diagnostics.bubble = bubble;
         // A step that is skipped loads no kernel of the update. Stages may load some between a send and a receive at any time.
@@ -206,9 +207,10 @@ impl<M: Model> Engine<M> {
         self.diagnostics.measures = is_host(&self.device);
     }
 
-    /// Where the time of the last step went, where that was to be [measured](Self::measure_step); none on a device that has
-    /// memory of its own, as it works on behind the rank, of a step that was skipped, and where [`Epl::new`](crate::Epl::new) was
-    /// given no trace.
+    /// Where the time of the last step went, where that was to be [measured](Self::measure_step): from the begin of
+    /// [`accumulate`](Self::accumulate) to the end of [`apply`](Self::apply), with what the program does between the two. None on a
+    /// device that has memory of its own, as it works on behind the rank, of a step that was skipped, and where
+    /// [`Epl::new`](crate::Epl::new) was given no trace.
     pub fn step_time(&self) -> Option<&StepTime> {
         self.diagnostics.step_time.as_ref()
     }

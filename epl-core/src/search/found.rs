@@ -92,6 +92,11 @@ impl Choice {
         self.rank
     }
 
+    /// Its sizes along data, stages, tensor and expert.
+    pub(crate) fn sizes(&self) -> [usize; 4] {
+        self.sizes
+    }
+
     /// What the rank of each stage needs that needs most.
     pub fn memory(&self) -> &[MemoryEstimate] {
         &self.memory

@@ -13,7 +13,7 @@
 use std::cmp::Reverse;
 use std::time::Instant;
 
-use epl_comm::{Event, EventKind, Operation};
+use epl_comm::{Event, EventKind, Operation, Rank};
 
 use super::call::Members;
 use super::list::RunKind;
@@ -43,10 +43,12 @@ const WORDS: [(&str, Part); 10] = [
 ];
 
 impl StepTime {
-    /// Of a step from one moment to another, by the events that its rank recorded meanwhile; those that the rank did not wait for
-    /// are not counted: collectives that helper threads make. Together the parts are the time between the moments.
-    pub fn measured(events: &[Event], (begin, end): (Instant, Instant)) -> Self {
-        let mut events: Vec<&Event> = events.iter().filter(|event| event.end >= begin && event.begin <= end).collect();
+    /// Of a rank's step from one moment to another, by the events that were recorded meanwhile; those that the rank did not wait
+    /// for are not counted: collectives that helper threads make for the engine. What a layer starts counts whole. Together the parts
+    /// are the time between the moments.
+    pub(crate) fn measured(events: &[Event], rank: Rank, (begin, end): (Instant, Instant)) -> Self {
+        let is_own = |event: &&Event| event.rank == rank && event.end >= begin && event.begin <= end;
+        let mut events: Vec<&Event> = events.iter().filter(is_own).collect();
         events.sort_by_key(|event| (event.begin, Reverse(event.end)));
         let is_link = |event: &&Event| match &event.kind {
             EventKind::Collective { group, .. } => matches!(Members::named(group), Members::Link { .. }),
@@ -170,8 +172,11 @@ mod tests {
         let at = |time: u64| zero + Duration::from_millis(time);
         done.sort_by_key(|(_, _, to)| *to);
         let event = |(kind, from, to): Done| Event { rank: Rank(0), kind, begin: at(from), end: at(to) };
-        let events: Vec<Event> = done.into_iter().map(event).collect();
-        let mut time = StepTime::measured(&events, (at(10), at(110)));
+        let mut events: Vec<Event> = done.into_iter().map(event).collect();
+        // Of a rank that has the same trace.
+        let other = EventKind::Span("recompute 0 segment 0".to_string());
+        events.push(Event { rank: Rank(1), kind: other, begin: at(0), end: at(120) });
+        let mut time = StepTime::measured(&events, Rank(0), (at(10), at(110)));
         assert!((time.total() - 0.1).abs() < 1e-9, "the parts are the step: {time}");
         let parts = [
             Part::Compute,

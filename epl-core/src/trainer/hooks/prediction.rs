@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::model::segment::Model;
 use crate::search::Choice;
 use crate::simulate::StepTime;
+use crate::topology::cluster::Axis;
 use crate::trainer::hook::Hook;
 use crate::trainer::record::StepRecord;
 use crate::trainer::run::Run;
@@ -34,6 +35,8 @@ pub struct CheckPrediction {
     predicted: Predicted,
     /// The rank that is measured.
     rank: usize,
+    /// The sizes of its mesh.
+    sizes: [usize; 4],
     took: Vec<Took>,
 }
 
@@ -55,7 +58,7 @@ impl CheckPrediction {
     /// Of the layout that the run has.
     pub fn new(choice: &Choice) -> Self {
         let predicted = Predicted { seconds: choice.seconds(), time: *choice.time() };
-        Self { predicted, rank: choice.rank(), took: Vec::new() }
+        Self { predicted, rank: choice.rank(), sizes: choice.sizes(), took: Vec::new() }
     }
 }
 
@@ -127,12 +130,14 @@ fn made<M: Model>(run: &Run<M>) -> u64 {
 
 impl<M: Model> Hook<M> for CheckPrediction {
     fn before_run(&mut self, run: &mut Run<M>) -> Result<()> {
-        let ranks = run.context().world().size();
-        match self.rank < ranks {
+        let axes = [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Expert];
+        let own = axes.map(|axis| run.context().mesh().size(axis));
+        match self.sizes == own {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "the prediction is of rank {}, and there are {ranks} ranks; give `CheckPrediction` the layout that this run has",
-                self.rank
+                "the prediction is of {:?} ranks along {:?}, and this run has {own:?}; give `CheckPrediction` the layout that this run has",
+                self.sizes,
+                axes.map(Axis::name)
             ))),
         }
     }
@@ -145,7 +150,7 @@ impl<M: Model> Hook<M> for CheckPrediction {
     }
 
     fn after_step(&mut self, run: &mut Run<M>, record: &StepRecord) -> Result<()> {
-        // A run that was resumed with all steps made has none before.
+        // The numbers are those that `before_step` saw.
         let Some(number) = made(run).checked_sub(1).filter(|number| STEPS.contains(number)) else { return Ok(()) };
         let is_measured = run.context().world().rank() == self.rank;
         if is_measured {
