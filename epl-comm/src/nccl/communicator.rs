@@ -3,6 +3,7 @@
 //! Every call comes back at once, and goes on behind: NCCL is then asked again and again whether it is over. In between,
 //! the caller looks whether the world has failed, so that nobody waits in NCCL for a member that never comes.
 
+use core::cell::RefCell;
 use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::time::Duration;
@@ -27,6 +28,8 @@ pub(super) type GoOn<'a> = dyn Fn() -> Result<()> + 'a;
 pub(super) struct NcclCommunicator {
     library: Arc<Library>,
     raw: RawComm,
+    /// Where a split that was given up writes a communicator, until this one is aborted.
+    unfinished: RefCell<Option<CommSlot>>,
 }
 
 // SAFETY: NCCL's communicators may be used from any thread, by one at a time; what uses one borrows it, and the transport
@@ -48,9 +51,13 @@ impl NcclCommunicator {
         Self::made(library, slot, status, "ncclCommInitRankConfig", go_on)
     }
 
+    fn of(library: &Arc<Library>, raw: RawComm) -> Self {
+        Self { library: library.clone(), raw, unfinished: RefCell::default() }
+    }
+
     /// The communicator in a slot, when it is ready.
     fn made(library: &Arc<Library>, slot: CommSlot, status: Status, what: &str, go_on: &GoOn<'_>) -> Result<Self> {
-        let new = Self { library: library.clone(), raw: slot.read() };
+        let new = Self::of(library, slot.read());
         match new.settled(status, what, go_on) {
             Ok(()) => {
                 slot.free();
@@ -72,7 +79,10 @@ impl NcclCommunicator {
         // SAFETY: the communicator is alive; the slot is there to be written.
         let status =
             unsafe { (self.library.functions.comm_split)(self.raw, color_code, key as c_int, slot.0, &mut config) };
-        self.settled(status, "ncclCommSplit", go_on)?;
+        if let Err(error) = self.settled(status, "ncclCommSplit", go_on) {
+            self.unfinished.replace(Some(slot));
+            return Err(error);
+        }
         match color {
             Some(_) => Self::made(&self.library, slot, SUCCESS, "ncclCommSplit", go_on).map(Some),
             None => Ok(None),
@@ -143,17 +153,22 @@ impl NcclCommunicator {
         if self.raw.is_null() {
             return;
         }
-        if at_once || !self.finalized() {
-            self.abort_within(PARTING);
+        let is_over = if at_once || !self.finalized() {
+            self.abort_within(PARTING)
         } else {
             // SAFETY: the communicator is alive, and nobody uses it any more.
             unsafe { (self.library.functions.comm_destroy)(self.raw) };
-        }
+            true
+        };
         self.raw = null_mut();
+        // NCCL may have made it before the split was given up, or meanwhile.
+        if let Some(slot) = self.unfinished.get_mut().take().filter(|_| is_over) {
+            Self::of(&self.library, slot.read()).abort();
+        }
     }
 
-    /// Aborts on a thread of its own: in some versions, and with some faults, NCCL hangs in this, too.
-    fn abort_within(&self, limit: Duration) {
+    /// Aborts on a thread of its own: in some versions, and with some faults, NCCL hangs in this, too. Returns whether it is over.
+    fn abort_within(&self, limit: Duration) -> bool {
         let (library, raw) = (self.library.clone(), Given(self.raw));
         let (done, is_done) = channel();
         let abort = move || {
@@ -163,9 +178,8 @@ impl NcclCommunicator {
             // Whoever has lost patience does not listen any more.
             let _ = done.send(());
         };
-        if thread::Builder::new().name("NCCL abort".into()).spawn(abort).is_ok() {
-            let _ = is_done.recv_timeout(limit);
-        }
+        let aborts = thread::Builder::new().name("NCCL abort".into()).spawn(abort);
+        aborts.is_ok() && is_done.recv_timeout(limit).is_ok()
     }
 
     /// Whether all that was begun is over, as it should be.
@@ -195,6 +209,7 @@ impl Drop for NcclCommunicator {
 
 /// Where NCCL writes a new communicator, perhaps only while the call goes on behind: so it stays for ever where the call
 /// did not come to its end.
+#[derive(Debug)]
 struct CommSlot(*mut RawComm);
 
 impl CommSlot {
@@ -204,7 +219,7 @@ impl CommSlot {
 
     fn read(&self) -> RawComm {
         // SAFETY: it was made by `new`, and is freed by value only. NCCL writes it before the call that is given it comes
-        // back or is over, after which this is called.
+        // back or is over, or before what it was called on is aborted, after which this is called.
         unsafe { self.0.read() }
     }
 

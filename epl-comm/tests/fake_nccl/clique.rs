@@ -196,6 +196,8 @@ impl Clique {
     pub fn leave(&self, rank: usize) {
         let mut state = self.lock();
         state.left.insert(rank);
+        // Its slot is written no more.
+        state.splits.remove(&rank);
         let left = state.collectives.remove(&rank).into_iter().flatten();
         left.for_each(|op| op.done());
         state.hung.iter().filter(|(member, _)| *member == rank).for_each(|(_, op)| op.done());
