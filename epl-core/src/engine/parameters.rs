@@ -21,6 +21,7 @@ use crate::model::precision::cast;
 use crate::model::segment::Model;
 use crate::params::store::{Gathered, fill};
 use crate::simulate::pieces::Look;
+use crate::simulate::{START_GATHER, WAIT_UNIT};
 
 /// The model, with at least the parameters of one segment.
 pub(crate) enum Seen<'a, M> {
@@ -155,7 +156,7 @@ impl<'a, M: Model> Parameters<'a, M> {
         for (number, unit) in plan.params.gathered_for(segment) {
             let Some(Coming(gathered, lease)) = self.coming.remove(&number) else { continue };
             let flat = {
-                let wait = || self.engine.context.span(|| format!("wait for unit {number}"));
+                let wait = || self.engine.context.span(|| format!("{WAIT_UNIT}{number}"));
                 let _span = matches!(gathered, Gathered::Pending(_)).then(wait);
                 gathered.wait()?
             };
@@ -177,7 +178,7 @@ impl<'a, M: Model> Parameters<'a, M> {
             let (gathered, bytes) =
                 state.params.gather((number, unit), |axis| communicators.gathers(axis), context, device)?;
             if matches!(gathered, Gathered::Pending(_)) {
-                context.mark(|| format!("start gather of unit {number}"));
+                context.mark(|| format!("{START_GATHER}{number}"));
             }
             self.coming.insert(number, Coming(gathered, diagnostics.meters.parameters.lease(bytes)));
         }

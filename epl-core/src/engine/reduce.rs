@@ -34,7 +34,7 @@ use crate::model::context::Context;
 use crate::model::segment::Model;
 use crate::params::Bucket;
 use crate::plan::{Plan, bucket};
-use crate::simulate::FLATTENS;
+use crate::simulate::{FLATTENS, START_BUCKET, START_ROWS, WAIT_BUCKET};
 
 /// The reductions of one step.
 pub(crate) struct Reducer<'a> {
@@ -214,7 +214,7 @@ impl<'a> Reducer<'a> {
         let (dtype, compression) = (self.plan.params.buckets[index].dtype, self.communicators.compression);
         let is_shard = matches!(started, Started::Shard(_));
         let sum = {
-            let wait = || self.context.span(|| format!("wait for bucket {index}"));
+            let wait = || self.context.span(|| format!("{WAIT_BUCKET}{index}"));
             let _span = (!matches!(started, Started::Alone(_))).then(wait);
             match started {
                 Started::Alone(sum) => sum,
@@ -322,7 +322,7 @@ impl<'a> Reducer<'a> {
         {
             return Ok((Started::SparseRows(rows), self.sent.lease(sent)));
         }
-        self.context.mark(|| format!("start bucket {index}"));
+        self.context.mark(|| format!("{START_BUCKET}{index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
         let sent = encode(self.communicators.compression, flat);
         let lease = self.sent.lease(bytes(&sent));
@@ -344,7 +344,7 @@ impl<'a> Reducer<'a> {
             return Ok(None);
         }
         let sent = counts.iter().sum::<usize>() * (row_bytes + size_of::<i64>());
-        self.context.mark(|| format!("start rows of bucket {index}"));
+        self.context.mark(|| format!("{START_ROWS}{index}"));
         let communicator = self.communicators.pool(bucket.axis).communicator(index);
         Ok(Some((rows.start(communicator, &counts, self.communicators.compression)?, sent as u64)))
     }

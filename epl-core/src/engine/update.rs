@@ -26,11 +26,12 @@ use crate::optim::PerParameter;
 use crate::params::walk::{self, At, Change, Visit};
 use crate::params::{Bucket, ParamTable, replaced};
 use crate::plan::Plan;
+use crate::simulate::UPDATE;
 
 impl<M: Model> ModelState<M> {
     /// Updates the parameters with the reduced gradients, which are freed as they are applied. Collective.
     pub fn update(&mut self, setup: Setup<'_>, mut store: GradientStore, update: Update) -> Result<()> {
-        let _span = setup.context.span(|| format!("update {}", self.steps + 1));
+        let _span = setup.context.span(|| format!("{UPDATE}{}", self.steps + 1));
         self.update_in_model(setup, &mut store, update);
         let mut units = 0..setup.plan.params.trained().count();
         units.try_for_each(|unit| self.update_unit(setup, unit, &mut store, update))?;
@@ -44,7 +45,7 @@ impl<M: Model> ModelState<M> {
         let has_gradient = |number: &usize| store.get(table.records[*number].id).is_some();
         let numbers: Vec<usize> = table.updated_in_model().into_iter().filter(has_gradient).collect();
         let elements: Vec<usize> = numbers.iter().map(|number| table.records[*number].numel()).collect();
-        let span = || setup.context.span(|| "update in the model".to_string());
+        let span = || setup.context.span(|| format!("{UPDATE}in the model"));
         let _span = (!numbers.is_empty()).then(span);
         for group in groups(plan, &elements, 0) {
             let mut whole =
@@ -67,7 +68,7 @@ impl<M: Model> ModelState<M> {
         let table = &setup.plan.params;
         let unit = table.unit(number);
         let Some((tier, is_owned)) = unit.residency.update.flat() else { return Ok(()) };
-        let _span = setup.context.span(|| format!("update unit {number}"));
+        let _span = setup.context.span(|| format!("{UPDATE}unit {number}"));
         let groups = groups_of(setup.plan, number);
         if self.one_pass.is_some() {
             return self.update_in_one_pass(setup, number, groups, store, update);

@@ -19,6 +19,16 @@ use super::call::Members;
 use super::list::RunKind;
 use super::parts::{Part, StepTime};
 
+/// With what the mark begins of a bucket that is started, and of one of which rows are sent.
+pub(crate) const START_BUCKET: &str = "start bucket ";
+pub(crate) const START_ROWS: &str = "start rows of bucket ";
+/// With what a span begins in which a rank waits for either.
+pub(crate) const WAIT_BUCKET: &str = "wait for bucket ";
+/// With what the mark begins of a unit whose parameters are asked for, and the span in which a rank waits for them.
+pub(crate) const START_GATHER: &str = "start gather of unit ";
+pub(crate) const WAIT_UNIT: &str = "wait for unit ";
+/// With what spans of an update begin: of all of it, and of what lies in the model or in a unit.
+pub(crate) const UPDATE: &str = "update ";
 /// With what a span of the loss of a micro-batch begins.
 pub(crate) const LOSS: &str = "loss ";
 /// The span in which gradients are put together, to be sent.
@@ -31,15 +41,15 @@ pub(crate) const NORM: &str = "norm";
 /// With what the words of spans and marks begin, but those of segments.
 const WORDS: [(&str, Part); 10] = [
     (LOSS, Part::Compute),
-    ("start bucket ", Part::Gradients),
-    ("start rows ", Part::Gradients),
+    (START_BUCKET, Part::Gradients),
+    (START_ROWS, Part::Gradients),
     (FLATTENS, Part::Gradients),
-    ("wait for bucket ", Part::Gradients),
-    ("start gather ", Part::Parameters),
-    ("wait for unit ", Part::Parameters),
+    (WAIT_BUCKET, Part::Gradients),
+    (START_GATHER, Part::Parameters),
+    (WAIT_UNIT, Part::Parameters),
     (SENT, Part::Stages),
     (NORM, Part::Report),
-    ("update ", Part::Update),
+    (UPDATE, Part::Update),
 ];
 
 impl StepTime {

@@ -36,7 +36,9 @@ mod measured;
 
 pub use call::{Called, Members};
 pub use list::{Op, Purpose, RunKind};
-pub(crate) use measured::{FLATTENS, LOSS, NORM, SENT};
+pub(crate) use measured::{
+    FLATTENS, LOSS, NORM, SENT, START_BUCKET, START_GATHER, START_ROWS, UPDATE, WAIT_BUCKET, WAIT_UNIT,
+};
 pub(crate) use over_rows::ShapesOverRows;
 pub use parts::StepTime;
 pub(crate) use parts::alone;
