@@ -24,6 +24,7 @@ mod error;
 mod json;
 mod texts;
 mod stable_hash;
+mod pattern;
 pub mod offload;
 pub mod checkpoint;
 pub mod model;

@@ -88,6 +88,7 @@ impl ParallelMlpConfig {
     ///
     /// Unwinds with an error when a rank would hold none of the hidden features.
     pub fn init(&self, place: &Place) -> ParallelMlp {
+        let place = &place.self_contained();
         let linear = |name: &str, initializer: &Initializer, (d_input, d_output), cut| {
             SplitLinearConfig::new(d_input, d_output)
                 .with_cut(cut)

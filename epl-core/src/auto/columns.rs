@@ -4,9 +4,9 @@ use epl_comm::{ProcessGroup, ReduceOp};
 
 use super::calibration::{Calibration, MeasuredSegments};
 use super::sample::Sample;
-use super::together::together;
+use super::together::{all, together};
 use crate::config::Config;
-use crate::cost::{Line, SegmentTime};
+use crate::cost::{Line, Network, SegmentTime};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::{Activations, Fit, SegmentActivations};
@@ -18,10 +18,10 @@ use crate::plan::builder::PlanBuilder;
 use crate::plan::{Plan, SplitFinding};
 use crate::probe::planned::LazyModel;
 use crate::probe::timing::RowsToTime;
-use crate::search::{CHOSEN, Column, SEARCH, reset};
+use crate::search::{CHOSEN, Column, SEARCH, reset, seconds_of_calls};
 use crate::simulate::{ShapesOverRows, StepShapes};
 use crate::stable_hash::stable_hash;
-use crate::topology::cluster::Axis;
+use crate::topology::cluster::{Axis, Mesh};
 
 /// The micro-batches of a step whose shapes are asked for: of few rows, and of more.
 const KINDS: [usize; 2] = [0, 1];
@@ -32,6 +32,9 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
     let mut config = given.clone();
     reset(&mut config, &CHOSEN)?;
     reset(&mut config, &SEARCH)?;
+    if tensor > 1 {
+        config.set("dist.whole_layers", given.dist.whole_layers.clone())?;
+    }
     config.set("dist.data_parallel_size", 2 * expert)?;
     config.set("dist.expert_parallel_size", expert)?;
     config.set("dist.tensor_parallel_size", tensor)?;
@@ -83,7 +86,7 @@ pub(super) struct SurveyedModel<M> {
 }
 
 /// What this rank has of a column, until all have agreed on it.
-pub(super) struct OwnColumn {
+struct OwnColumn {
     key: Option<String>,
     builder: PlanBuilder,
     shapes: ShapesOverRows,
@@ -92,24 +95,29 @@ pub(super) struct OwnColumn {
 
 impl OwnColumn {
     /// Seconds of all segments, for as many rows as were measured.
-    pub fn seconds(&self) -> f64 {
+    fn seconds(&self) -> f64 {
         let lines = self.segments.times.iter().flat_map(SegmentTime::lines);
         lines.flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).sum()
     }
 }
 
-/// A model whose layers are divided over so many tensor and expert ranks, for steps of so many rows. Nothing of it runs.
+/// A model whose layers are divided over so many tensor and expert ranks, but for those that are whole: these, or as is given. For
+/// steps of so many rows; nothing of it runs.
 ///
 /// # Errors
 ///
 /// When its scopes say its layout.
 pub(super) fn survey<M: Model>(
     epl: &Epl,
-    division: (usize, usize),
+    ((tensor, expert), whole_layers): ((usize, usize), Option<&Vec<String>>),
     model: &mut dyn FnMut(&Place) -> M,
     rows: usize,
 ) -> Result<SurveyedModel<M>> {
-    let thought = epl.in_thought(measuring(epl.config(), division.0, division.1)?)?;
+    let mut config = measuring(epl.config(), tensor, expert)?;
+    if let Some(layers) = whole_layers {
+        config.set("dist.whole_layers", layers.clone())?;
+    }
+    let thought = epl.in_thought(config)?;
     let lazy = thought.plan(|place| model(place))?;
     check_scopes(&lazy, epl.wanted().is_some() && !epl.config().searches())?;
     let rows = measured_rows(rows, epl.cluster().world_size());
@@ -129,7 +137,7 @@ impl<M: Model> SurveyedModel<M> {
         sample: &mut Sample<'_, M::Batch>,
         is_kept: bool,
     ) -> Result<Self> {
-        check_divided::<O>(self.lazy.plan())?;
+        check_divided::<O>(self.lazy.plan(), self.lazy.builder.config.dist.whole_layers.as_deref())?;
         self.lazy.builder = self.lazy.builder.laid_for(optimizer)?;
         if is_kept {
             let mut read = Vec::new();
@@ -153,7 +161,7 @@ impl<M: Model> SurveyedModel<M> {
     /// # Errors
     ///
     /// When a segment cannot be run.
-    pub fn column(self, known: Option<&MeasuredSegments>, sample: &mut Sample<'_, M::Batch>) -> Result<OwnColumn> {
+    fn column(self, known: Option<&MeasuredSegments>, sample: &mut Sample<'_, M::Batch>) -> Result<OwnColumn> {
         let (shapes, segments) = match (known, &self.known_as) {
             (Some(known), Some((_, shapes))) => (shapes.clone(), known.clone()),
             _ => {
@@ -168,6 +176,18 @@ impl<M: Model> SurveyedModel<M> {
         let Self { lazy, rows, known_as, .. } = self;
         let shapes = ShapesOverRows::through(shapes, [rows[0], rows[1]])?;
         Ok(OwnColumn { key: known_as.map(|(key, _)| key), builder: lazy.builder, shapes, segments })
+    }
+
+    /// Seconds of the collectives of all segments, in a micro-batch of so many rows; 0 where it was not run.
+    ///
+    /// # Errors
+    ///
+    /// When segments call other things for more rows.
+    pub fn seconds_of_calls(&self, rows: usize, calls: (&Mesh, usize, &Network)) -> Result<f64> {
+        let Some((_, shapes)) = &self.known_as else { return Ok(0.0) };
+        let shapes = ShapesOverRows::through(shapes.clone(), [self.rows[0], self.rows[1]])?;
+        let segments = 0..self.lazy.plan().segments.len();
+        Ok(segments.flat_map(|segment| seconds_of_calls(&shapes, segment, rows, calls)).sum())
     }
 
     fn activations(&self, sample: &mut Sample<'_, M::Batch>) -> Result<Option<Activations>> {
@@ -232,12 +252,12 @@ fn check_scopes<M: Model>(lazy: &LazyModel<M>, is_planned: bool) -> Result<()> {
 }
 
 /// Refuses to divide what no layer divides, and what the optimizer cannot update in slices.
-fn check_divided<O: OptimizerConfig>(plan: &Plan) -> Result<()> {
+fn check_divided<O: OptimizerConfig>(plan: &Plan, whole_layers: Option<&[String]>) -> Result<()> {
     for (axis, ranks) in [Axis::Tensor, Axis::Expert].map(|axis| (axis, plan.mesh.size(axis))) {
         let mut cut = plan.records().iter().filter(|record| record.is_cut_over(axis));
         match cut.next() {
             None if ranks > 1 => {
-                let more = if axis == Axis::Tensor { why_whole(plan) } else { String::new() };
+                let more = if axis == Axis::Tensor { why_whole(plan, whole_layers) } else { String::new() };
                 return Err(Error::invalid(format!("no layer is divided over {axis} ranks{more}")));
             }
             Some(record) if !O::ELEMENT_WISE && ranks > 1 => {
@@ -254,7 +274,10 @@ fn check_divided<O: OptimizerConfig>(plan: &Plan) -> Result<()> {
 }
 
 /// Why none of the layers is divided that know nothing of the tensor axis, or what to do about it.
-fn why_whole(plan: &Plan) -> String {
+fn why_whole(plan: &Plan, whole_layers: Option<&[String]>) -> String {
+    if let Some(layers) = whole_layers {
+        return format!(": dist.whole_layers = {layers:?} leaves all whole that could be; name fewer");
+    }
     let whole = plan.findings().iter().enumerate().filter_map(|(segment, finding)| match finding {
         SplitFinding::Whole(why) => Some((segment, why)),
         SplitFinding::Split(_) => None,
@@ -267,13 +290,37 @@ fn why_whole(plan: &Plan) -> String {
     }
 }
 
+/// The column of a model that was laid out, as it is known or else as it is measured, and for how long that was; or why there is none.
+/// Collective.
+///
+/// # Errors
+///
+/// When a peer fails.
+pub(super) fn measure<M: Model>(
+    world: &ProcessGroup,
+    surveyed: Result<SurveyedModel<M>>,
+    sample: &mut Sample<'_, M::Batch>,
+    known: &mut Calibration,
+) -> Result<(Result<Column>, f64)> {
+    // All measure, or none does.
+    let is_known = all(world, surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(known).is_some()))?;
+    let own = surveyed.and_then(|surveyed| {
+        let segments = surveyed.known(known).filter(|_| is_known);
+        surveyed.column(segments, sample)
+    });
+    let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
+    let column = agreed(world, own, known)?;
+    let seconds = if !is_known && column.is_ok() { took } else { 0.0 };
+    Ok((column, seconds))
+}
+
 /// The same column on all ranks: the times of the slowest, the bytes of whoever needs the most and the most rows of tables, or why one
 /// has none. It is remembered.
 ///
 /// # Errors
 ///
 /// When a peer fails.
-pub(super) fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
+fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
     let OwnColumn { key, builder, mut shapes, mut segments } = match together(world, own, "measure it")? {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),

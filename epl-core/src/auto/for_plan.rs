@@ -66,7 +66,7 @@ impl Epl {
         model: &mut dyn FnMut(&Place) -> M,
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Option<Activations>> {
-        columns::survey(self, self.division(), model, sample.rows())?.stored(sample)
+        columns::survey(self, (self.division(), None), model, sample.rows())?.stored(sample)
     }
 
     /// What a step takes on a cluster that is described, in words: segments take what they take here, collectives what its links let
@@ -98,6 +98,8 @@ impl Epl {
         search::check_search(bounded.config(), sample.rows())?;
         search::check_described(bounded.config())?;
         let divisions = search::divisions(bounded.config(), all.len());
-        CostTable::measured(&bounded, divisions, model, optimizer, sample, Some(machine))?.search(bounded.config())
+        CostTable::measured(&bounded, divisions, model, optimizer, sample, Some(machine))?
+            .with_whole_layers(&bounded, model, optimizer, sample)?
+            .search(bounded.config())
     }
 }

@@ -16,6 +16,7 @@
 //! - `calibration`: what was measured, in a file.
 //! - `discover`: segments of plain layers that can run in slices.
 //! - `columns`: segments.
+//! - `whole_layers`: layers that are better left whole.
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
 //! - `speeds`: of devices that are not alike.
@@ -28,6 +29,7 @@ mod sample;
 mod calibration;
 mod discover;
 mod columns;
+mod whole_layers;
 mod calibrate;
 mod rates;
 mod speeds;
@@ -62,7 +64,8 @@ impl Epl {
     /// take something over the rows of a micro-batch or of a replica, the number of these stays ([`Found::kept`]), and where
     /// `io.slicing` divides files, who reads which.
     ///
-    /// `model` is called once for each way to divide its layers; it must make the same model each time. Where `offload.device_bytes` is
+    /// `model` is called once for each way to divide its layers, and where tensor ranks may be worth their collectives for each kind of
+    /// layers that may be whole ([`Place::self_contained`]); it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
     /// State is put away where nothing fits on the device; moving it is not part of the predicted time, but for what the update
@@ -86,7 +89,12 @@ impl Epl {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
         let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
-        let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?;
+        let table = CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?.with_whole_layers(
+            &epl,
+            &mut model,
+            optimizer,
+            &mut sample,
+        )?;
         let found = together(self.world(), table.found(self.config()), "find a layout, and says why")??;
         self.check_same(&found)?;
         let run = |config: &Config| trial::seconds(&epl, config, &mut model, optimizer, &mut sample);
@@ -129,7 +137,12 @@ impl Epl {
         let divisions = search::divisions(self.config(), self.cluster().world_size());
         let mut sample = sample.on(self.context());
         let epl = self.discovering(&mut model, &mut sample)?;
-        CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)
+        CostTable::measured(&epl, divisions, &mut model, optimizer, &mut sample, None)?.with_whole_layers(
+            &epl,
+            &mut model,
+            optimizer,
+            &mut sample,
+        )
     }
 
     /// Compares what ranks found: what they measure is made the same, but for samples that differ.

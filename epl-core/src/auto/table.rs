@@ -1,10 +1,9 @@
 //! What was measured, and what is asked of it.
 
 use super::calibration::Calibration;
-use super::columns::OwnColumn;
 use super::sample::Sample;
-use super::together::{all, together};
-use super::{calibrate, columns, rates, speeds};
+use super::together::together;
+use super::{calibrate, columns, rates, speeds, whole_layers};
 use crate::config::Config;
 use crate::cost::{ClusterDevices, Machine, Network, Rates};
 use crate::error::{Error, Result};
@@ -38,6 +37,8 @@ pub struct CostTable {
     is_bounded: bool,
     /// Whether segments were looked at that can run in slices.
     discovers: bool,
+    /// The layers that were whole, as was given.
+    whole_layers: Option<Vec<String>>,
 }
 
 impl CostTable {
@@ -54,19 +55,10 @@ impl CostTable {
         let (mut measured, mut known, world) = (Columns::new(), Calibration::read(epl)?, epl.world());
         let (given, mut seconds) = (speeds::given(epl)?, 0.0);
         for division in divisions {
-            let surveyed = columns::survey(epl, division, model, sample.rows())
+            let surveyed = columns::survey(epl, (division, None), model, sample.rows())
                 .and_then(|surveyed| surveyed.laid_for(optimizer, sample, known.is_on()));
-            // All measure, or none does.
-            let is_known = all(world, surveyed.as_ref().is_ok_and(|surveyed| surveyed.known(&known).is_some()))?;
-            let own = surveyed.and_then(|surveyed| {
-                let segments = surveyed.known(&known).filter(|_| is_known);
-                surveyed.column(segments, sample)
-            });
-            let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
-            let column = columns::agreed(world, own, &mut known)?;
-            if !is_known && column.is_ok() {
-                seconds += took;
-            }
+            let (column, took) = columns::measure(world, surveyed, sample, &mut known)?;
+            seconds += took;
             measured.insert(division, column.map_err(|reason| reason.to_string()));
         }
         // Those that are given hold; those that were measured are kept with the segments, for a run that gives none.
@@ -99,11 +91,29 @@ impl CostTable {
             lanes: world.lanes(),
             is_bounded: epl.config().offload.device_bytes.is_some(),
             discovers: epl.config().auto.discover,
+            whole_layers: epl.config().dist.whole_layers.clone(),
         };
         match links {
             Some(links) => table.over_links(links),
             None => Ok(table),
         }
+    }
+
+    /// The same, for each division also where layers are whole that take less so, as a search may choose. Collective.
+    pub(super) fn with_whole_layers<M: Model, O: OptimizerConfig>(
+        mut self,
+        epl: &Epl,
+        model: &mut dyn FnMut(&Place) -> M,
+        optimizer: &O,
+        sample: &mut Sample<'_, M::Batch>,
+    ) -> Result<Self> {
+        let mut known = Calibration::read(epl)?;
+        let measured = (&mut self.columns, &self.network);
+        whole_layers::look(epl, measured, model, optimizer, (sample, &mut known))?;
+        if !self.is_described {
+            known.write(epl.world())?;
+        }
+        Ok(self)
     }
 
     /// The same, where collectives take what the links of a described cluster let them, in place of what was measured, and cost the
@@ -144,6 +154,7 @@ impl CostTable {
         search::check_search(given, self.rows)?;
         self.check_bound(given)?;
         self.check_discovers(given)?;
+        self.check_whole_layers(given)?;
         if self.is_described {
             search::check_described(given)?;
         } else if given.auto.speeds != self.speeds {
@@ -197,6 +208,21 @@ impl CostTable {
             (asked, known) if asked == known => Ok(()),
             (asked, known) => Err(Error::invalid(format!(
                 "auto.discover = {asked}, and these costs were measured with {known}; measure under a configuration that gives the same"
+            ))),
+        }
+    }
+
+    fn check_whole_layers(&self, config: &Config) -> Result<()> {
+        let told = |layers: &Option<Vec<String>>| match layers {
+            Some(layers) => format!("dist.whole_layers = {layers:?}"),
+            None => "no dist.whole_layers".to_string(),
+        };
+        match (&config.dist.whole_layers, &self.whole_layers) {
+            (asked, known) if asked == known => Ok(()),
+            (asked, known) => Err(Error::invalid(format!(
+                "there is {}, and costs were measured with {}; measure under a configuration that gives the same",
+                told(asked),
+                told(known)
             ))),
         }
     }

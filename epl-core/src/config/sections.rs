@@ -274,6 +274,10 @@ options! {
         data_parallel_size: Option<usize> = None, MAYBE_SIZE, Implemented;
         /// Ranks that share each split layer.
         tensor_parallel_size: usize = 1, SIZE, Implemented;
+        /// Layers that are whole on each tensor rank, though they could be divided: their paths, as `Place::child` makes them, and all
+        /// below, with `*` for any name and `**` for any number of them, such as "**.feed_forward". Each rank computes all of such a
+        /// layer, and sends none of it. none: all that can be are divided.
+        whole_layers: Option<Vec<String>> = None, ValueKind::Or(NONE, &ValueKind::Words), Implemented;
         /// Stages of a replica.
         pipeline_parallel_size: usize = 1, SIZE, Implemented;
         /// Data ranks that share the experts; divides data_parallel_size.

@@ -30,6 +30,11 @@ const DETAILS: &[Detail] = &[
         "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it",
         may_have_slices,
     ),
+    (
+        "dist.whole_layers",
+        "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it",
+        may_have_slices,
+    ),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.row_weights", "io.slicing = false, as rows are those of each replica's files there", |config| {

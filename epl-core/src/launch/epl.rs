@@ -10,7 +10,7 @@ use super::fusion::one_block_at_a_time;
 use super::plan_only::WantedPlan;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model::context::Context;
+use crate::model::context::{Context, WholeLayers};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::model::whole_layers::whole_layers;
@@ -242,7 +242,8 @@ impl Epl {
         let mesh = mesh.with_row_weights(config.io.row_weights.clone());
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
-        let context = Context::with_split_axis(world.clone(), mesh, config.train.seed, trace.clone(), split_axis)?;
+        let (seed, splits) = (config.train.seed, (split_axis, left_whole(&config, &world)?));
+        let context = Context::with_splits(world.clone(), mesh, seed, trace.clone(), splits)?;
         let place = Place::new(device, context);
         Ok(Self { config, cluster, world, trace, place, wanted, discovered: Arc::default() })
     }
@@ -425,7 +426,8 @@ impl Epl {
             // Its layers were made for the mesh of `dist.*`.
             drop(made);
             let (world, seed) = (self.world.clone(), self.config.train.seed);
-            let context = Context::with_split_axis(world, mesh, seed, self.trace.clone(), axis)?;
+            let splits = (axis, left_whole(&self.config, &world)?);
+            let context = Context::with_splits(world, mesh, seed, self.trace.clone(), splits)?;
             place = Place::new(place.device().clone(), context);
             made = epl_comm::catch(|| place.enter(&mut *model))?;
             let (again, new_owners) = self.resolve(&place, &made)?;
@@ -464,6 +466,11 @@ impl Epl {
         }
         Ok((Some(layout), owners))
     }
+}
+
+/// The layers that an option leaves whole, if it names some. Collective, then.
+fn left_whole(config: &Config, world: &ProcessGroup) -> Result<WholeLayers> {
+    WholeLayers::new(config.dist.whole_layers.as_deref(), world)
 }
 
 /// A model that was made in its mesh.

@@ -31,6 +31,8 @@ pub struct Place {
     /// What the layers of its model declare.
     build: BuildContext,
     path: String,
+    /// The path of the layer that this is a part of, where it takes and gives whole tensors.
+    self_contained_in: Option<String>,
 }
 
 thread_local! {
@@ -49,7 +51,7 @@ impl Deref for Place {
 impl Place {
     /// The root of a model on a device.
     pub(crate) fn new(device: Device, context: Context) -> Self {
-        Self { device, context, build: BuildContext::default(), path: String::new() }
+        Self { device, context, build: BuildContext::default(), path: String::new(), self_contained_in: None }
     }
 
     /// The rank's context.
@@ -76,6 +78,54 @@ impl Place {
     pub fn child(&self, name: &str) -> Place {
         let path = if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) };
         Place { path, ..self.clone() }
+    }
+
+    /// The place of a layer that takes and gives whole tensors, and sends within itself what its slices need, such as attention over
+    /// heads with its four products: the option `dist.whole_layers` leaves it whole on each tensor rank, where that names this path,
+    /// and a search may. What is made at other places is divided always, as what is beside it counts on its slices.
+    ///
+    /// ```
+    /// # use burn::module::{Module, Param};
+    /// # use burn::nn::Initializer;
+    /// # use burn::tensor::Tensor;
+    /// # use epl_core::{Axis, Config, Context, Place, launch};
+    /// #[derive(Module, Debug)]
+    /// struct Scale {
+    ///     features: Param<Tensor<1>>,
+    ///     #[module(skip)]
+    ///     context: Context, // its tensor group is this rank alone where the layer is whole
+    /// }
+    ///
+    /// fn scale(place: &Place) -> Scale {
+    ///     let place = place.self_contained();
+    ///     let features = place.split_param([6], &[(Axis::Tensor, 0)], Initializer::Ones);
+    ///     Scale { features, context: place.context().clone() }
+    /// }
+    ///
+    /// let config = Config::new().with("dist.tensor_parallel_size", 2)?.with("dist.whole_layers", vec!["second"])?;
+    /// let held = launch(&config, |epl| {
+    ///     let of = |name| scale(&epl.place().child(name));
+    ///     Ok(["first", "second"].map(of).map(|scale| (scale.features.dims(), scale.context.tensor().size())))
+    /// })?;
+    /// assert_eq!(held[0], [([3], 2), ([6], 1)]);
+    /// # Ok::<_, epl_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn self_contained(&self) -> Place {
+        if self.self_contained_in.is_some() {
+            // The layer that it is a part of is whole or divided with all its parts.
+            return self.clone();
+        }
+        let part = match self.context.part() {
+            SplitScope::Mesh if self.context.whole_layers().covers(&self.path) => SplitScope::Whole,
+            part => part,
+        };
+        Place { self_contained_in: Some(self.path.clone()), ..self.of_part(part) }
+    }
+
+    /// The same place, in a part of the model.
+    fn of_part(&self, part: SplitScope) -> Place {
+        Place { context: self.context.of_part(part), ..self.clone() }
     }
 
     /// Makes a part of the model whose layers may ask for this place by [`current`](Self::current): the closures that
@@ -142,9 +192,9 @@ impl Place {
     ///
     /// Unwinds with an error in an open scope, as strategies do not nest, and when another scope has the same name.
     pub fn scope<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
-        let context = self.context.of_part(self.part_of(strategy.kind));
+        let place = self.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, false);
-        let part = Place { context, ..self.clone() }.enter(part);
+        let part = place.enter(part);
         self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
@@ -156,9 +206,9 @@ impl Place {
     ///
     /// As [`scope`](Self::scope); scopes inside are allowed.
     pub fn default_strategy<M: Module>(&self, strategy: Strategy, part: impl FnOnce(&Place) -> M) -> M {
-        let context = self.context.of_part(self.part_of(strategy.kind));
+        let place = self.of_part(self.part_of(strategy.kind));
         let number = self.open(strategy, true);
-        let part = Place { context, ..self.clone() }.enter(part);
+        let part = place.enter(part);
         self.build.scopes(|scopes| scopes.close(number, &part));
         part
     }
@@ -222,7 +272,10 @@ impl Place {
         if self.is_behind_bridge() {
             refuse(format!("{}: it takes the rows of its own rank; make it before the bridge", self.path));
         }
-        Place { context: self.context.of_part(SplitScope::Mesh), ..self.clone() }
+        match self.context.part() {
+            SplitScope::Whole => self.clone(),
+            _ => self.of_part(SplitScope::Mesh),
+        }
     }
 
     /// Makes the layers behind a bridge, which get the rows of all ranks of the replica. Where these run the same rows
@@ -235,10 +288,10 @@ impl Place {
     /// Unwinds with an error when a parameter is held whole: its gradient would count several times.
     pub fn behind_bridge<M: Module>(&self, layers: impl FnOnce(&Place) -> M) -> M {
         let part = match self.context.part() {
-            SplitScope::Mesh => SplitScope::Mesh,
             SplitScope::Colocated { .. } => SplitScope::Colocated { gathered: true },
+            part => part,
         };
-        let layers = Place { context: self.context.of_part(part), ..self.clone() }.enter(layers);
+        let layers = self.of_part(part).enter(layers);
         if part != SplitScope::Mesh && self.context.tensor().size() > 1 {
             let mut whole = FindWhole { build: &self.build, found: false };
             layers.visit(&mut whole);
@@ -283,6 +336,15 @@ impl Place {
             SplitScope::Colocated { gathered: true } if !is_cut => self.refuse_whole(),
             _ => {}
         }
+    }
+
+    /// The cuts of a parameter of this part: where it is whole, none over the tensor axis.
+    fn cuts_here(&self, cuts: &[(Axis, usize)]) -> Vec<(Axis, usize)> {
+        let (over_tensor, others): (Vec<_>, Vec<_>) = cuts.iter().partition(|(axis, _)| *axis == Axis::Tensor);
+        if let (Some(layer), false) = (&self.self_contained_in, over_tensor.is_empty()) {
+            self.build.declare_self_contained(layer);
+        }
+        if self.context.part() == SplitScope::Whole { others } else { cuts.to_vec() }
     }
 
     /// Declares that mixed precision leaves the parameters of this part, or this one parameter, as they are.
@@ -402,9 +464,10 @@ impl Place {
                 self.path
             )));
         }
-        self.check_part(cuts);
+        let cuts = self.cuts_here(cuts);
+        self.check_part(&cuts);
         let mut ranges = shape.map(|extent| 0..extent);
-        for &(axis, dim) in cuts {
+        for &(axis, dim) in &cuts {
             let group = self.context.axis(axis);
             ranges[dim] = shard_range(shape[dim], group.size(), group.rank());
         }

@@ -12,7 +12,7 @@ use super::variant::Variant;
 use crate::config::{self, PathNumber};
 use crate::error::{Error, Refusals, Result};
 use crate::params::ParamRecord;
-use crate::params::pattern::{self, Pattern};
+use crate::pattern::{self, Pattern};
 use crate::plan::Plan;
 
 /// An optimizer whose groups have found their parameters.
@@ -146,6 +146,7 @@ impl ResolvedGroups {
         records: &[ParamRecord],
     ) -> Result<Self> {
         let mut refusals = Refusals::default();
+        let paths: Vec<&str> = records.iter().map(|record| record.name.as_str()).collect();
         let mut all = Vec::new();
         let groups = optimizer.groups()?.into_iter().map(|group| (None, group));
         for (option, group) in groups.chain(of_options(options)) {
@@ -161,7 +162,7 @@ impl ResolvedGroups {
             }
             let patterns: Vec<Pattern> = group.patterns.iter().map(|text| Pattern::new(text)).collect();
             for text in &group.patterns {
-                refusals.of(pattern::covered(text, records, &said));
+                refusals.of(pattern::covered(text, &paths, (&said, "parameter")));
             }
             all.push((patterns, group));
         }

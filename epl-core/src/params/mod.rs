@@ -1,7 +1,6 @@
 //! The parameters of a model: what is known of them, and where they are.
 //!
 //! - `record`: what is known of one parameter; checkpoints, norms and reductions read nothing else.
-//! - `pattern`: paths of parameters with stars in them.
 //! - `unit`: parameters that travel and lie as one flat tensor, and where each of them lies in it.
 //! - `residency`: where a unit's parameters, gradients and optimizer state lie between their uses.
 //! - `table`: all records and units of a rank.
@@ -14,7 +13,6 @@
 //! - `init`: first values.
 
 pub(crate) mod record;
-pub(crate) mod pattern;
 pub(crate) mod residency;
 mod unit;
 mod table;

@@ -23,9 +23,10 @@ use crate::config::{AmpLevel, Config, ZeroLevel};
 use crate::error::{Error, Refusals, Result};
 use crate::memory::{Tier, Tiers};
 use crate::model::precision::HalfPrecision;
+use crate::params::ParamRecord;
 use crate::params::averages::check_averages;
 use crate::params::record::check_bridged;
-use crate::params::{ParamRecord, pattern};
+use crate::pattern;
 use crate::plan::survey::Survey;
 use crate::schedule::Stages;
 use crate::topology::cluster::{Coordinate, Mesh, Placement};
@@ -111,6 +112,11 @@ impl PlanBuilder {
     /// What of it they take over the rows of one replica.
     pub fn over_replica(&self) -> &[&'static str] {
         &self.survey.over_replica
+    }
+
+    /// The paths of layers that are divided over the tensor axis or whole, as an option says.
+    pub fn self_contained(&self) -> &[String] {
+        &self.survey.self_contained
     }
 
     /// With what the device is called, and the model's segments are.
@@ -339,8 +345,10 @@ impl PlanBuilder {
         let is_each = self.config.zero.level.shards_gradients() || tiers.gradients != Tier::Device;
         let is_dense = self.config.communication.sparse_as_dense || is_each;
         let mut mixes = self.survey.burn_layers.mixes.clone();
+        let paths: Vec<&str> = self.survey.records.iter().map(|record| record.name.as_str()).collect();
         for said in self.config.amp.full_precision.iter().flatten() {
-            let covered = refusals.of(pattern::covered(said, &records, "amp.full_precision")).unwrap_or_default();
+            let covered =
+                refusals.of(pattern::covered(said, &paths, ("amp.full_precision", "parameter"))).unwrap_or_default();
             for number in covered {
                 let record = &mut records[number];
                 // A layer that EPL does not know computes in one type.

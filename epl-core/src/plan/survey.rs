@@ -15,6 +15,7 @@ use crate::model::decay::{AverageDecay, MovingAverage};
 use crate::model::place::Place;
 use crate::model::segment::Model;
 use crate::params::{Cut, ParamOrigin, ParamRecord};
+use crate::pattern::{self, Pattern};
 use crate::stable_hash::stable_hash;
 use crate::topology::scopes::Owners;
 
@@ -27,6 +28,8 @@ pub(crate) struct Survey {
     pub over_micro_batch: Vec<&'static str>,
     /// What of it they take over the rows of one replica.
     pub over_replica: Vec<&'static str>,
+    /// The paths of layers that are divided over the tensor axis or whole, as an option says.
+    pub self_contained: Vec<String>,
     /// What discovery found of each segment; nothing before it has looked.
     pub findings: Arc<[SplitFinding]>,
 }
@@ -68,13 +71,24 @@ pub(crate) fn survey<M: Model>(model: &M, place: &Place, owners: &Owners) -> Res
         record.segments = refusals.of(segments_of(model, &record.name)).unwrap_or_default();
     }
     refusals.of(check_owned(&records, &owners.graphs));
+    let self_contained = place.build().self_contained();
+    refusals.of(check_whole(context.whole_layers().patterns(), &self_contained));
     refusals.into_result()?;
     let burn_layers = BurnLayers::of(model, &records);
     if !burn_layers.batch_norms.is_empty() {
         place.build().declare_over_replica("the statistics of batch norms");
     }
     let (over_micro_batch, over_replica) = (place.build().over_micro_batch(), place.build().over_replica());
-    Ok(Survey { records, burn_layers, over_micro_batch, over_replica, findings: Arc::default() })
+    Ok(Survey { records, burn_layers, over_micro_batch, over_replica, self_contained, findings: Arc::default() })
+}
+
+/// Refuses to leave a layer whole that is not there, or on whose slices others count.
+fn check_whole(patterns: &[Pattern], self_contained: &[String]) -> Result<()> {
+    let paths: Vec<&str> = self_contained.iter().map(String::as_str).collect();
+    for said in patterns {
+        pattern::covered(&said.to_string(), &paths, ("dist.whole_layers", "layer that may be whole or divided"))?;
+    }
+    Ok(())
 }
 
 /// What a parameter is a moving average of, if that is in the model.

@@ -9,11 +9,12 @@ use crate::error::Result;
 use crate::topology::cluster::{Axis, Mesh};
 
 /// The options that a search chooses. Those that are given stay as they are.
-pub(crate) const CHOSEN: [&str; 15] = [
+pub(crate) const CHOSEN: [&str; 16] = [
     "dist.data_parallel_size",
     "dist.pipeline_parallel_size",
     "dist.tensor_parallel_size",
     "dist.expert_parallel_size",
+    "dist.whole_layers",
     "dist.order",
     "io.row_weights",
     "pipeline.num_micro_batch",
@@ -72,15 +73,17 @@ pub(crate) struct Shape {
     pub order: RankOrder,
     /// Whether replicas get rows by their speed; else evenly, or as is given.
     pub by_speed: bool,
+    /// Whether layers are whole that were found to take less so; else as is given.
+    pub has_whole_layers: bool,
 }
 
 /// What layouts have in common that differ in their chunks and schedules alone.
-pub(super) type ShapeKey = ([usize; 4], usize, RankOrder, bool);
+pub(super) type ShapeKey = ([usize; 4], usize, RankOrder, [bool; 2]);
 
 impl Shape {
     /// What it has in common with others.
     pub fn key(&self) -> ShapeKey {
-        (self.sizes, self.micro_batches, self.order, self.by_speed)
+        (self.sizes, self.micro_batches, self.order, [self.by_speed, self.has_whole_layers])
     }
 
     /// Axes along which there are several ranks.
@@ -92,6 +95,9 @@ impl Shape {
 /// What is sharded over replicas, and what is put away.
 pub(crate) type Level = (ZeroLevel, OffloadLevel);
 
+/// See [`Candidate::kind`].
+pub(super) type CandidateKind = ([usize; 4], usize, PipelineStrategy, RankOrder, [bool; 3]);
+
 /// A layout.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate {
@@ -99,6 +105,8 @@ pub(crate) struct Candidate {
     pub level: Level,
     /// In which proportion replicas divide rows; none: evenly, or as is given.
     pub row_weights: Option<Vec<usize>>,
+    /// Layers that are whole on each tensor rank; none: as is given.
+    pub whole_layers: Option<Vec<String>>,
     /// The first segment of each part but the first; none: as the options say, or the stages are not chosen.
     pub cuts: Vec<usize>,
     /// What is run again.
@@ -112,9 +120,18 @@ impl Candidate {
         let (chunks, strategy) = (config.pipeline.num_chunks, config.pipeline.strategy);
         let micro_batches = config.num_micro_batch(mesh.replicas())?;
         Ok(Self {
-            shape: Shape { sizes, micro_batches, chunks, strategy, order: mesh.order(), by_speed: false },
+            shape: Shape {
+                sizes,
+                micro_batches,
+                chunks,
+                strategy,
+                order: mesh.order(),
+                by_speed: false,
+                has_whole_layers: false,
+            },
             level: (config.zero.level, config.offload.level),
             row_weights: config.io.row_weights.clone(),
+            whole_layers: config.dist.whole_layers.clone(),
             cuts: config.pipeline.cuts.clone().unwrap_or_default(),
             runs: Vec::new(),
         })
@@ -138,6 +155,9 @@ impl Candidate {
         if let Some(weights) = &self.row_weights {
             settings.push(("io.row_weights", weights.to_setting()));
         }
+        if let Some(layers) = &self.whole_layers {
+            settings.push(("dist.whole_layers", layers.to_setting()));
+        }
         settings.push(("zero.level", self.level.0.to_setting()));
         settings.push(("offload.level", self.level.1.to_setting()));
         if !self.cuts.is_empty() {
@@ -155,9 +175,12 @@ impl Candidate {
             let is_count = *key == "pipeline.num_micro_batch";
             !is_fixed(given, key) && (default.get(key).as_ref() != Some(value) || is_count && !follows)
         });
-        // With one tensor rank there is nothing to look for.
+        // With one tensor rank there is nothing to look for, and all is whole.
         if given.auto.discover && tensor == 1 {
             settings.push(("auto.discover", false.to_setting()));
+        }
+        if given.dist.whole_layers.is_some() && tensor == 1 {
+            settings.push(("dist.whole_layers", None::<Vec<String>>.to_setting()));
         }
         settings
     }
@@ -171,6 +194,13 @@ impl Candidate {
             config.set(key, value)?;
         }
         Ok(config)
+    }
+
+    /// What candidates have in common that differ in their levels and cuts alone, in how many micro-batches there are, and in what is run
+    /// again, where something is.
+    pub fn kind(&self) -> CandidateKind {
+        let Shape { sizes, chunks, strategy, order, by_speed, has_whole_layers, .. } = self.shape;
+        (sizes, chunks, strategy, order, [by_speed, has_whole_layers, self.runs.is_empty()])
     }
 
     /// What it is called in a list.
@@ -187,6 +217,9 @@ impl Candidate {
         if let Some(weights) = &self.row_weights {
             let told: Vec<String> = weights.iter().take(WEIGHTS).map(usize::to_string).collect();
             words += &format!(", rows {}{}", told.join(" : "), if weights.len() > WEIGHTS { " : …" } else { "" });
+        }
+        if let Some(layers) = &self.whole_layers {
+            words += &format!(", {} whole", layers.join(" and "));
         }
         if chunks > 1 {
             words += &format!(", {chunks} chunks");

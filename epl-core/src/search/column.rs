@@ -21,6 +21,8 @@ pub(crate) struct Column {
     pub shapes: ShapesOverRows,
     /// None where they are not counted.
     pub activations: Option<Activations>,
+    /// The same way, where some layers are whole on each tensor rank that take less so.
+    pub with_whole_layers: Option<Box<Column>>,
     /// By segment, the first one that costs the same, but for its parameters.
     alike: Vec<usize>,
     /// By segment, bytes of parameters of which each replica has one, and of those that experts' ranks divide.
@@ -105,7 +107,12 @@ impl Column {
             };
             bytes[usize::from(is_expert)] += (record.numel() * record.dtype.size()) as f64;
         }
-        Self { builder, segments, shapes, activations, alike, parameters }
+        Self { builder, segments, shapes, activations, with_whole_layers: None, alike, parameters }
+    }
+
+    /// The layers that are whole though they could be divided, as an option names them.
+    pub fn whole_layers(&self) -> Option<&[String]> {
+        self.builder.config.dist.whole_layers.as_deref()
     }
 
     /// By segment, for micro-batches of so many rows, where a rank of a mesh calls over this network, or its calls are not counted.
@@ -129,9 +136,8 @@ impl Column {
         all
     }
 
-    fn layer(&self, segment: usize, rows: usize, (mesh, rank, network): (&Mesh, usize, &Network)) -> [f64; 2] {
-        let calls = self.shapes.calls_of(segment, rows);
-        [calls.forward, calls.backward].map(|calls| calls.iter().map(|call| network.seconds_of(call, mesh, rank)).sum())
+    fn layer(&self, segment: usize, rows: usize, calls: (&Mesh, usize, &Network)) -> [f64; 2] {
+        seconds_of_calls(&self.shapes, segment, rows, calls)
     }
 
     /// One of them, without its parameters.
@@ -155,4 +161,15 @@ impl Column {
             },
         }
     }
+}
+
+/// Seconds of the collectives of a segment's forward and of its backward, as a rank of a mesh calls them for so many rows.
+pub(crate) fn seconds_of_calls(
+    shapes: &ShapesOverRows,
+    segment: usize,
+    rows: usize,
+    (mesh, rank, network): (&Mesh, usize, &Network),
+) -> [f64; 2] {
+    let calls = shapes.calls_of(segment, rows);
+    [calls.forward, calls.backward].map(|calls| calls.iter().map(|call| network.seconds_of(call, mesh, rank)).sum())
 }

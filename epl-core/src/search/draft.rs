@@ -105,11 +105,11 @@ impl<'a> Drafts<'a> {
 
     /// What segments take.
     pub fn costs(&self, shape: &Shape) -> Result<ShapeCosts> {
-        let mesh = self.mesh(shape)?;
+        let (mesh, whole) = (self.mesh(shape)?, self.whole_layers(shape));
         let (replicas, stages) = (self.judge.replicas(&mesh, shape.micro_batches)?, 0..shape.sizes[1]);
         let sums = replicas.iter().map(|replica| match replicas.len() {
             1 => Ok(1.0),
-            _ => Ok(self.costs_of(replica, 0, &mesh)?.iter().map(SegmentCost::seconds).sum()),
+            _ => Ok(self.costs_of(replica, 0, (&mesh, whole))?.iter().map(SegmentCost::seconds).sum()),
         });
         let sums = sums.collect::<Result<Vec<f64>>>()?;
         let longest = sums.iter().copied().fold(0.0, f64::max);
@@ -127,7 +127,7 @@ impl<'a> Drafts<'a> {
             of.fold(f64::INFINITY, f64::min)
         };
         Ok(ShapeCosts {
-            most: CutCosts::new(self.costs_of(largest, 0, &mesh)?),
+            most: CutCosts::new(self.costs_of(largest, 0, (&mesh, whole))?),
             slowness: stages.clone().map(slowness).collect(),
             free: stages.map(free).collect(),
             mesh,
@@ -137,20 +137,26 @@ impl<'a> Drafts<'a> {
 
     /// What bounds the steps of its replicas from below.
     pub fn least(&self, shape: &Shape) -> Result<Vec<LeastSeconds>> {
-        let mesh = self.mesh(shape)?;
+        let (mesh, whole) = (self.mesh(shape)?, self.whole_layers(shape));
         let least = |replica: Replica| {
             // The last micro-batch has the fewest rows.
-            let costs = self.costs_of(&replica, shape.micro_batches - 1, &mesh)?;
+            let costs = self.costs_of(&replica, shape.micro_batches - 1, (&mesh, whole))?;
             Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices)))
         };
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
 
-    /// What segments take in a micro-batch of a replica on the slowest device; where ranks lie unalike, without their calls.
-    fn costs_of(&self, replica: &Replica, micro_batch: usize, mesh: &Mesh) -> Result<Vec<SegmentCost>> {
+    /// What segments take in a micro-batch of a replica on the slowest device, where these layers are whole; where ranks lie unalike,
+    /// without their calls.
+    fn costs_of(
+        &self,
+        replica: &Replica,
+        micro_batch: usize,
+        (mesh, whole): (&Mesh, Option<&[String]>),
+    ) -> Result<Vec<SegmentCost>> {
         let calls = (mesh, replica.ranks[0], self.judge.network);
         let calls = self.judge.network.is_uniform(mesh).then_some(calls);
-        Ok(self.judge.column(mesh)?.costs(replica.rows[micro_batch], calls))
+        Ok(self.judge.column(mesh, whole)?.costs(replica.rows[micro_batch], calls))
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -191,7 +197,8 @@ impl<'a> Drafts<'a> {
         let speeds: Vec<f64> = mesh.group(Axis::Data, mesh.first()).into_iter().map(speed).collect();
         let micro_batches = shape.micro_batches;
         let few = self.judge.batch.div_ceil(speeds.len() * micro_batches).max(1);
-        let (column, calls) = (self.judge.column(&mesh)?, Some((&mesh, mesh.first(), self.judge.network)));
+        let (column, calls) =
+            (self.judge.column(&mesh, self.whole_layers(shape))?, Some((&mesh, mesh.first(), self.judge.network)));
         let seconds = |rows: usize| -> Result<f64> {
             Ok(micro_batches as f64 * column.costs(rows, calls).iter().map(SegmentCost::seconds).sum::<f64>())
         };
@@ -223,7 +230,7 @@ impl<'a> Drafts<'a> {
     pub fn candidate(&self, shape: &Shape, level: Level, found: &CutChain) -> Result<Candidate> {
         let runs = if runs_all(self.given, level) { Vec::new() } else { found.runs() };
         let cuts = if self.cuts_are_free() { found.cuts.clone() } else { Vec::new() };
-        Ok(Candidate { shape: *shape, level, cuts, runs, row_weights: self.row_weights(shape)? })
+        Ok(Candidate { level, cuts, runs, ..self.uncut(shape)? })
     }
 
     /// A layout that is not cut, with nothing sharded.
@@ -233,7 +240,17 @@ impl<'a> Drafts<'a> {
 
     fn plain(&self, shape: &Shape, row_weights: Option<Vec<usize>>) -> Candidate {
         let level = (ZeroLevel::Off, OffloadLevel::Off);
-        Candidate { shape: *shape, level, row_weights, cuts: Vec::new(), runs: Vec::new() }
+        let whole_layers = self.whole_layers(shape).map(<[String]>::to_vec);
+        Candidate { shape: *shape, level, row_weights, whole_layers, cuts: Vec::new(), runs: Vec::new() }
+    }
+
+    /// The layers of a layout that are whole on each tensor rank.
+    fn whole_layers(&self, shape: &Shape) -> Option<&[String]> {
+        let [.., tensor, expert] = shape.sizes;
+        match shape.has_whole_layers {
+            true => self.judge.whole_layers(tensor, expert),
+            false => self.given.dist.whole_layers.as_deref().filter(|_| tensor > 1),
+        }
     }
 
     /// What a layout is called.

@@ -98,14 +98,28 @@ impl Judge<'_> {
         Ok(Mesh::over(self.cluster, MeshSizes::new(data, stages, tensor, expert)?, order, is_near)?)
     }
 
-    /// The column of a mesh.
-    pub fn column(&self, mesh: &Mesh) -> Result<&Column> {
+    /// The column of a mesh, where these layers are whole.
+    pub fn column(&self, mesh: &Mesh, whole_layers: Option<&[String]>) -> Result<&Column> {
         let key = (mesh.size(Axis::Tensor), mesh.size(Axis::Expert));
-        match self.columns.get(&key) {
-            Some(Ok(column)) => Ok(column),
-            Some(Err(reason)) => Err(Error::invalid(reason.clone())),
-            None => Err(Error::invalid(format!("tensor {} and expert {} were not measured", key.0, key.1))),
-        }
+        let column = match self.columns.get(&key) {
+            Some(Ok(column)) => column,
+            Some(Err(reason)) => return Err(Error::invalid(reason.clone())),
+            None => return Err(Error::invalid(format!("tensor {} and expert {} were not measured", key.0, key.1))),
+        };
+        let mut measured = [Some(column), column.with_whole_layers.as_deref()].into_iter().flatten();
+        measured.find(|column| column.whole_layers() == whole_layers).ok_or_else(|| {
+            let told = |layers: Option<&[String]>| layers.map_or("none".to_string(), |layers| format!("{layers:?}"));
+            Error::invalid(format!(
+                "dist.whole_layers = {}, and these costs were measured with {}; measure under a configuration that gives the same",
+                told(whole_layers),
+                told(column.whole_layers())
+            ))
+        })
+    }
+
+    /// The layers of a division that take less where they are whole; none where that was not found of any.
+    pub fn whole_layers(&self, tensor: usize, expert: usize) -> Option<&[String]> {
+        self.columns.get(&(tensor, expert))?.as_ref().ok()?.with_whole_layers.as_ref()?.whole_layers()
     }
 
     /// The replicas that are simulated: where all are alike, the one that has the most rows; else the first one of each kind.
@@ -170,8 +184,8 @@ impl Judge<'_> {
     ) -> Result<Judged> {
         config.validate()?;
         let mesh = Mesh::on_cluster(self.cluster, config)?;
-        let column = self.column(&mesh)?;
-        let (planned, ranks) = self.planned(config, &mesh)?;
+        let column = self.column(&mesh, config.dist.whole_layers.as_deref())?;
+        let (planned, ranks) = self.planned(config, (column, &mesh))?;
         let estimates = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
         let recompute = plans[0].recompute.clone();
@@ -313,8 +327,12 @@ impl Judge<'_> {
     }
 
     /// What the ranks that are simulated would have.
-    fn planned(&self, config: &Config, mesh: &Mesh) -> Result<(Vec<PlannedMemory<'_>>, Vec<SimulatedRank>)> {
-        let (column, placement) = (self.column(mesh)?, Placement::of(self.cluster, mesh));
+    fn planned<'c>(
+        &self,
+        config: &Config,
+        (column, mesh): (&'c Column, &Mesh),
+    ) -> Result<(Vec<PlannedMemory<'c>>, Vec<SimulatedRank>)> {
+        let placement = Placement::of(self.cluster, mesh);
         let replicas = self.replicas(mesh, config.num_micro_batch(mesh.replicas())?)?;
         let ranks = replicas.into_iter().flat_map(|Replica { ranks, devices, links, rows }| {
             let of = move |((rank, device), links)| SimulatedRank { rank, device, links, rows: rows.clone() };
@@ -353,7 +371,8 @@ impl Judge<'_> {
     /// As [`judge`](Self::judge).
     pub fn refusal(&self, config: &Config) -> Result<String> {
         let mesh = Mesh::on_cluster(self.cluster, config)?;
-        let (planned, ranks) = self.planned(config, &mesh)?;
+        let column = self.column(&mesh, config.dist.whole_layers.as_deref())?;
+        let (planned, ranks) = self.planned(config, (column, &mesh))?;
         let mut worst: Option<(u64, (&PlannedMemory<'_>, &DeviceTraits))> = None;
         for (planned, rank) in planned.iter().zip(&ranks) {
             let over = self.over(&planned.estimate()?, &rank.device);

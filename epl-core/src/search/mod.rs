@@ -41,7 +41,7 @@ mod on_paper;
 mod tests;
 
 pub(crate) use candidate::{CHOSEN, SEARCH, is_fixed, reset};
-pub(crate) use column::{Column, Columns};
+pub(crate) use column::{Column, Columns, SegmentCost, seconds_of_calls};
 pub use found::{Choice, Found};
 pub(crate) use judge::Judge;
 pub use on_paper::{PaperParam, PaperSegment, PaperTask, search_on_paper};

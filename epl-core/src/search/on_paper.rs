@@ -193,12 +193,15 @@ fn check_segments(segments: &[PaperSegment], (tensor, expert): (usize, usize), c
 ///
 /// When it asks for runs or measures.
 fn given_on_paper(config: &Config, cluster: &Cluster, task: &PaperTask) -> Result<Config> {
-    for key in ["auto.measure", "auto.calibration"] {
+    let reasons = [
+        ("auto.measure", "nothing is run or measured"),
+        ("auto.calibration", "nothing is run or measured"),
+        ("dist.whole_layers", "segments say themselves what they take over tensor ranks"),
+    ];
+    for (key, reason) in reasons {
         let given = config.get(key).filter(|value| Config::default().get(key).as_ref() != Some(value));
         if let Some(value) = given {
-            return Err(Error::invalid(format!(
-                "{key} = {value}, and on paper nothing is run or measured; leave it out"
-            )));
+            return Err(Error::invalid(format!("{key} = {value}, and on paper {reason}; leave it out")));
         }
     }
     let mut given = config.clone();
@@ -234,6 +237,7 @@ fn column_of(
     let mesh = Mesh::new(MeshSizes::new(expert, 1, tensor, expert)?, config.dist.order);
     let names: Vec<String> = segments.iter().map(|segment| segment.name.clone()).collect();
     let survey = Survey {
+        self_contained: Vec::new(),
         records: records(segments, &mesh)?,
         burn_layers: BurnLayers::none(segments.len()),
         over_micro_batch: Vec::new(),

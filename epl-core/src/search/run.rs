@@ -113,8 +113,7 @@ fn search_all(judge: &Judge<'_>, (given, kept): (&Config, &Kept), segments: usiz
     run.choices.sort_by(better);
     let mut improved = Vec::new();
     for index in 0..run.choices.len() {
-        let Candidate { shape, runs, .. } = &run.choices[index].0;
-        let kind = (shape.sizes, shape.chunks, shape.strategy, shape.order, shape.by_speed, runs.is_empty());
+        let kind = run.choices[index].0.kind();
         if improved.len() < IMPROVED && !improved.contains(&kind) {
             improved.push(kind);
             run.improve(index)?;

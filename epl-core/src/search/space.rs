@@ -78,12 +78,23 @@ pub(super) fn shapes(given: &Config, judge: &Judge<'_>, segments: usize, kept: &
                 }
             };
             let lies = arrangements((given, kept), judge, sizes);
+            let is_found = !is_fixed(given, "dist.whole_layers") && judge.whole_layers(tensor, expert).is_some();
+            let wholes = if is_found { &[false, true][..] } else { &[false] };
+            let lies: Vec<_> = lies.iter().flat_map(|lies| wholes.iter().map(move |whole| (*lies, *whole))).collect();
             // Neighbours differ in chunks and schedules alone.
             let common = numbers.into_iter().flat_map(|number| lies.iter().map(move |lies| (number, *lies)));
-            for (micro_batches, (order, by_speed)) in common {
+            for (micro_batches, ((order, by_speed), has_whole_layers)) in common {
                 for (chunks, strategy) in orders(given, stages, micro_batches, segments) {
                     if given.pipeline.cuts.as_ref().is_none_or(|cuts| cuts.len() + 1 == stages * chunks) {
-                        space.shapes.push(Shape { sizes, micro_batches, chunks, strategy, order, by_speed });
+                        space.shapes.push(Shape {
+                            sizes,
+                            micro_batches,
+                            chunks,
+                            strategy,
+                            order,
+                            by_speed,
+                            has_whole_layers,
+                        });
                     }
                 }
             }

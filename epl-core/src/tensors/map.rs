@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::params::pattern::Pattern;
+use crate::pattern::Pattern;
 
 /// Which stored tensors fill which parameters, as TensorFlow's assignment maps and EPL's do.
 ///

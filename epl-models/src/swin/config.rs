@@ -241,6 +241,7 @@ impl SwinConfig {
             .with_epsilon(self.epsilon)
             .with_activation(self.activation)
             .with_cosine(is_v2)
+            .with_score_bias(true)
             .with_key_bias(is_v2.then_some(false))
             .with_dropout(self.dropout)
             .with_attention_dropout(self.attention_dropout)

@@ -20,6 +20,7 @@ pub(super) fn encoder(config: &T5Config, moe: Option<&T5MoeConfig>) -> Transform
         .with_epsilon(config.epsilon)
         .with_head_dim(Some(d_kv))
         .with_scale(Some(1.0))
+        .with_score_bias(true)
         .with_activation(activation)
         .with_gated(gated)
         .with_bias(false)

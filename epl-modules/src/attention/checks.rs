@@ -76,7 +76,8 @@ pub(super) fn check_shapes(input: &AttentionInput, scores: [usize; 4]) {
         let of_each = if windows > 1 { format!(", {windows}") } else { String::new() };
         refuse(format!(
             "attention with {heads} local heads, {queries} queries and {keys} keys got a bias of {bias:?}; it takes \
-             [1{of_each} or {batch_size}, {heads}, {queries}, {keys}]"
+             [1{of_each} or {batch_size}, {heads}, {queries}, {keys}]; where dist.whole_layers leaves the layer whole, make it \
+             `with_score_bias(true)`, so that its heads are divided as the bias is"
         ));
     }
 }

@@ -61,6 +61,10 @@ pub struct MultiHeadAttentionConfig {
     /// The dropout probability of the attention weights. Default: 0.1
     #[config(default = 0.1)]
     pub dropout: f64,
+    /// Whether inputs come with a bias on the scores of each head ([`AttentionInput::with_bias`]): as that is divided over the tensor
+    /// axis, so are the heads then, also where `dist.whole_layers` names the layer. Default: false
+    #[config(default = false)]
+    pub score_bias: bool,
     /// Whether the four linear layers have a bias. Default: true
     #[config(default = true)]
     pub bias: bool,
@@ -165,6 +169,8 @@ impl MultiHeadAttentionConfig {
     /// Unwinds with an error when a size is 0, heads (of queries, or of keys and values) do not divide over the tensor axis, those of
     /// queries over those of keys, or `d_model` over heads without a `head_dim`, or a number of scores, norms or positions cannot be.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
+        // How the bias is divided the layer follows that makes it.
+        let place = &if self.score_bias { place.clone() } else { place.self_contained() };
         let n_kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
         self.check(n_kv_heads, place);
         let head_dim = self.head_dim.unwrap_or_else(|| self.default_head_dim(place.path()));

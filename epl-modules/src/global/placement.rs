@@ -17,10 +17,15 @@ pub struct Placement {
 impl Placement {
     pub(super) fn new(axes: Vec<Axis>, context: &Context) -> Self {
         let mesh = context.mesh();
-        let members =
-            |ranks: Vec<usize>, axis: &Axis| ranks.into_iter().flat_map(|rank| mesh.group(*axis, rank)).collect();
-        let ranks = axes.iter().fold(vec![context.world().rank()], members);
-        Self { sizes: axes.iter().map(|axis| mesh.group(*axis, context.world().rank()).len()).collect(), axes, ranks }
+        let own = context.world().rank();
+        // In a layer that is whole the tensor axis is each rank alone.
+        let along = |axis: &Axis, rank| match context.axis(*axis).size() {
+            1 => vec![rank],
+            _ => mesh.group(*axis, rank),
+        };
+        let members = |ranks: Vec<usize>, axis: &Axis| ranks.into_iter().flat_map(|rank| along(axis, rank)).collect();
+        let ranks = axes.iter().fold(vec![own], members);
+        Self { sizes: axes.iter().map(|axis| along(axis, own).len()).collect(), axes, ranks }
     }
 
     /// The axes, outer ones first.

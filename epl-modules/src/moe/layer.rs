@@ -107,7 +107,7 @@ impl MoeConfig {
     /// Unwinds with an error when the sizes, the gate or the capacity make no sense, or do not fit the mesh.
     pub fn init(&self, place: &Place) -> Moe {
         // Its dispatch is its bridge: in a `split` scope too, each rank runs rows of its own.
-        let place = &place.on_mesh();
+        let place = &place.on_mesh().self_contained();
         if let Some(fault) = self.fault(place.context()) {
             refuse(format!("{}: {fault}", place.path()));
         }

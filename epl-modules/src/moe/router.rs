@@ -59,12 +59,12 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// The probabilities of the first of the tensor axis's ranks, without a graph. Collective.
+    /// The probabilities of the first of the ranks that run these rows, without a graph. Collective.
     ///
     /// Whole weights give the same numbers on every rank; should they ever differ by one bit, two ranks would send
     /// one token to different experts and add what does not belong together.
     pub(super) fn agree(&self, context: &Context) -> Tensor<2> {
-        context.tensor().broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error))
+        context.same_rows().broadcast(self.probabilities.clone().inner(), 0).unwrap_or_else(|error| unwind(error))
     }
 }
 

@@ -55,6 +55,7 @@ pub struct Embedding {
 impl EmbeddingConfig {
     /// Initializes a new [`Embedding`] layer.
     pub fn init(&self, place: &Place) -> Embedding {
+        let place = &place.self_contained();
         let (sizes, context) = ([self.n_embedding, self.d_model], place.context());
         let is_cut = self.n_embedding >= context.tensor().size();
         let cuts: &[_] = if is_cut { &[(Axis::Tensor, 0)] } else { &[] };

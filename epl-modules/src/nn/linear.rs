@@ -73,7 +73,7 @@ pub struct Linear {
 impl LinearConfig {
     /// Initializes a new [`Linear`] layer.
     pub fn init(&self, place: &Place) -> Linear {
-        self.init_cut(LinearCut::Column, place)
+        self.init_cut(LinearCut::Column, &place.self_contained())
     }
 
     /// A layer of which this dim is cut, if there is enough of it for all ranks.

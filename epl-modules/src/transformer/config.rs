@@ -80,6 +80,9 @@ pub struct TransformerLayerConfig {
     /// Whether scores are cosines with a learned scale: see [`MultiHeadAttentionConfig::cosine`]. Default: false
     #[config(default = false)]
     pub cosine: bool,
+    /// Whether self-attention gets a bias on its scores with each input: see [`MultiHeadAttentionConfig::score_bias`]. Default: false
+    #[config(default = false)]
+    pub score_bias: bool,
     /// The limit that scores come near and do not pass: see [`softcap()`](crate::softcap()). Default: none
     pub attention_softcap: Option<f64>,
     /// How many positions a query of self-attention sees, its own the last of them; the input must be causal. Default: all
@@ -169,7 +172,7 @@ impl TransformerLayerConfig {
 
     /// As attention to a memory has it, whose positions are not those of the layer.
     pub(super) fn to_memory(&self) -> Self {
-        Self { rotary: None, window: None, ..self.clone() }
+        Self { rotary: None, window: None, score_bias: false, ..self.clone() }
     }
 
     pub(super) fn heads(&self) -> MultiHeadAttentionConfig {
@@ -183,6 +186,7 @@ impl TransformerLayerConfig {
             .with_bias(self.attention_bias.unwrap_or(self.bias))
             .with_key_bias(self.key_bias)
             .with_cosine(self.cosine)
+            .with_score_bias(self.score_bias)
             .with_scale(self.scale)
             .with_softcap(self.attention_softcap)
             .with_window(self.window)

@@ -2,8 +2,9 @@
 
 use epl::config::{PipelineStrategy, ZeroLevel};
 use epl::data::BatchShard;
+use epl::{Axis, launch_dry};
 
-use crate::parity::{assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
+use crate::parity::{Case, Layout, assert_parity_in_f64 as assert_parity, dense, layout, metric, moe};
 
 macro_rules! parity {
     ($($name:ident: $case:expr, $data:literal x $tensor:literal / $expert:literal, accumulate $accumulation:literal;)*) => {$(
@@ -44,6 +45,66 @@ parity! {
     no_valid_token_on_an_expert_rank: moe().half_ignored(),      2 x 1 / 2, accumulate 4;
     fewer_samples_than_replicas:      moe().samples(3),          4 x 1 / 2, accumulate 1;
     fewer_samples_than_micro_batches: moe().samples(3),          2 x 1 / 2, accumulate 4;
+}
+
+/// Whether a parameter of this name is of a layer that is whole.
+type IsWhole = fn(&str) -> bool;
+
+/// The names of parameters that are cut over tensor ranks.
+fn cut(case: &Case, layout: Layout) -> Vec<String> {
+    let plan = launch_dry(&layout.config(), 0, |epl| Ok(epl.plan(|at| case.init(at))?.plan().clone()));
+    let plan = plan.expect("it can be laid out so").0;
+    let cut = plan.records().iter().filter(|record| record.is_cut_over(Axis::Tensor));
+    cut.map(|record| record.name.clone()).collect()
+}
+
+/// Kinds of layers, one layer, and all that may be: what is beside them stays divided.
+#[test]
+fn layers_are_whole_beside_others_that_are_divided() {
+    let v3 = layout(2, 2, 1, 2).zero(ZeroLevel::V3);
+    let staged = layout(1, 2, 1, 3).stages(2, 1, PipelineStrategy::PreferBackward);
+    let layouts: [(Case, Layout, IsWhole); 6] = [
+        (moe(), layout(1, 2, 1, 1).whole(&["**.feed_forward"]), |name| name.contains("feed_forward")),
+        (moe(), layout(2, 2, 2, 2).whole(&["encoder.blocks.*.feed_forward.moe", "**.cross_attention"]), |name| {
+            name.starts_with("encoder.blocks") && name.contains("moe") || name.contains("cross_attention")
+        }),
+        (moe().sgd(), layout(1, 4, 1, 1).whole(&["decoder.blocks.1.feed_forward"]), |name| {
+            name.starts_with("decoder.blocks.1.feed_forward")
+        }),
+        // Self-attention gets a bias of divided heads.
+        (dense(), layout(1, 2, 1, 2).whole(&["**"]), |name| {
+            name.contains("feed_forward") || name.contains("cross_attention")
+        }),
+        (dense(), v3.whole(&["decoder.**.feed_forward"]), |name| {
+            name.starts_with("decoder") && name.contains("feed_forward")
+        }),
+        (moe(), staged.whole(&["**.feed_forward"]), |name| name.contains("feed_forward")),
+    ];
+    epl_testing::in_f64(|| {
+        for (case, layout, is_whole) in &layouts {
+            let mut divided = cut(case, Layout { whole_layers: None, ..*layout });
+            let all = divided.len();
+            divided.retain(|name| !is_whole(name));
+            assert!(!divided.is_empty() && divided.len() < all, "{divided:?}");
+            assert_eq!(cut(case, *layout), divided);
+            assert_parity(case, *layout);
+        }
+    });
+}
+
+/// A head on whose slices the loss counts, and what is not there.
+#[test]
+fn what_cannot_be_whole_is_refused() {
+    for (names, told) in [
+        (&["head"][..], "dist.whole_layers: no layer that may be whole or divided is at `head`"),
+        (&["encoder.blocks.*.self_attention"], "is at `encoder.blocks.*.self_attention`"),
+        (&["**.feed_forward", "blocks.0"], "; a path begins at the whole model: `**.blocks.0` covers some"),
+        (&[], "dist.whole_layers = [] names no layer"),
+    ] {
+        let config = layout(1, 2, 1, 1).whole(names).config();
+        let refused = launch_dry(&config, 0, |epl| epl.plan(|at| dense().init(at)).map(drop)).unwrap_err().to_string();
+        assert!(refused.contains(told), "{refused}");
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub struct Layout {
     pub tiers: [StateTier; 3],
     /// In which proportion replicas divide rows.
     pub row_weights: Option<&'static [usize]>,
+    /// Layers that are whole on each tensor rank.
+    pub whole_layers: Option<&'static [&'static str]>,
 }
 
 pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usize) -> Layout {
@@ -80,7 +82,7 @@ pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usi
     let (zero, apply_groups) = (ZeroLevel::Off, 1);
     let (stages, chunks, recompute, half) = (1, 1, None, None);
     let tiers = [StateTier::Device; 3];
-    let row_weights = None;
+    let (row_weights, whole_layers) = (None, None);
     Layout {
         data,
         tensor,
@@ -95,6 +97,7 @@ pub const fn layout(data: usize, tensor: usize, expert: usize, accumulation: usi
         half,
         tiers,
         row_weights,
+        whole_layers,
     }
 }
 
@@ -134,6 +137,11 @@ impl Layout {
         Self { row_weights: Some(weights), ..self }
     }
 
+    /// With layers whole that could be divided.
+    pub const fn whole(self, layers: &'static [&'static str]) -> Self {
+        Self { whole_layers: Some(layers), ..self }
+    }
+
     /// In mixed precision.
     pub const fn half(self, dtype: HalfDtype) -> Self {
         Self { half: Some(dtype), ..self }
@@ -150,6 +158,7 @@ impl Layout {
         }
         config.optimizer.num_apply_group = self.apply_groups;
         config.io.row_weights = self.row_weights.map(<[usize]>::to_vec);
+        config.dist.whole_layers = self.whole_layers.map(|layers| layers.iter().map(ToString::to_string).collect());
         config.dist.pipeline_parallel_size = self.stages;
         config.pipeline.num_chunks = self.chunks;
         config.pipeline.strategy = self.schedule;

@@ -34,6 +34,8 @@ struct Declared {
     over_micro_batch: BTreeSet<&'static str>,
     /// What is taken over the rows of one replica, by itself.
     over_replica: BTreeSet<&'static str>,
+    /// The paths of layers that are divided over the tensor axis, or whole as an option says so.
+    self_contained: BTreeSet<String>,
     scopes: Scopes,
 }
 
@@ -106,6 +108,16 @@ impl BuildContext {
     /// What was declared so.
     pub fn over_replica(&self) -> Vec<&'static str> {
         self.declared().over_replica.iter().copied().collect()
+    }
+
+    /// Declares that the layer at a path may be divided over the tensor axis or be whole.
+    pub fn declare_self_contained(&self, path: &str) {
+        self.declared().self_contained.insert(path.to_string());
+    }
+
+    /// The paths of the layers that were declared so, in their order.
+    pub fn self_contained(&self) -> Vec<String> {
+        self.declared().self_contained.iter().cloned().collect()
     }
 
     /// What the scopes around the model's parts said so far.

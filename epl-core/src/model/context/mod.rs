@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::model::flat::Flat;
 use crate::model::output::{Merge, OutputStore, OutputValue, Taken};
 use crate::offload::is_host;
+use crate::pattern::Pattern;
 use crate::topology::cluster::{Axis, Coordinate, Mesh};
 
 /// What one rank's layers share: the groups along the mesh axes and the current [`Pass`].
@@ -70,6 +71,40 @@ pub(crate) enum SplitScope {
         /// Whether they have.
         gathered: bool,
     },
+    /// Over none: they are whole on each rank, as the option `dist.whole_layers` says.
+    Whole,
+}
+
+/// The layers that are not divided over the tensor axis.
+#[derive(Debug, Default)]
+pub(crate) struct WholeLayers {
+    patterns: Vec<Pattern>,
+    /// This rank alone, which is what they take for the tensor axis; none where no layer is named.
+    own: Option<ProcessGroup>,
+}
+
+impl WholeLayers {
+    /// Those that an option names, if it does. Collective, then.
+    pub fn new(names: Option<&[String]>, world: &ProcessGroup) -> Result<Self> {
+        let Some(names) = names else { return Ok(Self::default()) };
+        if names.is_empty() {
+            return Err(Error::invalid(
+                "dist.whole_layers = [] names no layer; give paths, such as `**.feed_forward`, or leave it out",
+            ));
+        }
+        let patterns = names.iter().map(|name| Pattern::new(name)).collect();
+        Ok(Self { patterns, own: Some(world.split_by("whole layers", |rank| (rank, 0))?) })
+    }
+
+    /// How they are named.
+    pub fn patterns(&self) -> &[Pattern] {
+        &self.patterns
+    }
+
+    /// Whether the layer at a path is one of them.
+    pub fn covers(&self, path: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.covers(path))
+    }
 }
 
 struct ContextParts {
@@ -79,6 +114,7 @@ struct ContextParts {
     trace: Option<Trace>,
     /// The axis over which split layers of `split` scopes are cut.
     split_axis: Axis,
+    whole_layers: WholeLayers,
     state: Mutex<PassState>,
 }
 
@@ -110,16 +146,16 @@ impl Drop for OpenOutputs<'_> {
 impl Context {
     /// Makes the context of one rank. Collective, as it splits the world along every axis.
     pub fn new(world: ProcessGroup, mesh: Mesh, seed: u64, trace: Option<Trace>) -> Result<Self> {
-        Self::with_split_axis(world, mesh, seed, trace, Axis::Tensor)
+        Self::with_splits(world, mesh, seed, trace, (Axis::Tensor, WholeLayers::default()))
     }
 
-    /// [`new`](Self::new), with the axis over which the split layers of `split` scopes are cut.
-    pub(crate) fn with_split_axis(
+    /// [`new`](Self::new), with the axis over which the split layers of `split` scopes are cut, and the layers that are not cut.
+    pub(crate) fn with_splits(
         world: ProcessGroup,
         mesh: Mesh,
         seed: u64,
         trace: Option<Trace>,
-        split_axis: Axis,
+        (split_axis, whole_layers): (Axis, WholeLayers),
     ) -> Result<Self> {
         let pass = Pass { step: 0, training: false, samples: Arc::new([]), empty: false };
         let state = PassState {
@@ -138,7 +174,7 @@ impl Context {
             trace.name(rank, mesh.coordinate(rank.0).to_string());
         }
         let groups = Groups::new(world, &mesh)?;
-        let shared = ContextParts { groups, mesh, seed, trace, split_axis, state: Mutex::new(state) };
+        let shared = ContextParts { groups, mesh, seed, trace, split_axis, whole_layers, state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared), part: SplitScope::Mesh })
     }
 
@@ -155,6 +191,11 @@ impl Context {
     /// Over which axis the split layers of `split` scopes are cut.
     pub(crate) fn split_axis(&self) -> Axis {
         self.shared.split_axis
+    }
+
+    /// The layers that are not divided over the tensor axis.
+    pub(crate) fn whole_layers(&self) -> &WholeLayers {
+        &self.shared.whole_layers
     }
 
     /// The ranks that hold the other slices of this part's split layers, where they run other rows than this rank: these
@@ -182,10 +223,21 @@ impl Context {
         self.axis(Axis::Data)
     }
 
-    /// The ranks that hold the other slices of this rank's split layers. In a `split` scope that is colocated with
+    /// The ranks that hold the other slices of this rank's split layers; of layers that `dist.whole_layers` names this rank alone. In a
+    /// `split` scope that is colocated with
     /// replicated parts these are the ranks of the replica, which run rows of their own before a bridge.
     pub fn tensor(&self) -> &ProcessGroup {
         self.axis(Axis::Tensor)
+    }
+
+    /// The ranks that run the same rows as this one: those of the tensor axis, also where the layer is whole on each of them; behind a
+    /// bridge those of the replica. What they decide by numbers that may differ in their last bits, as on devices that choose kernels
+    /// while they run, they decide together.
+    pub fn same_rows(&self) -> &ProcessGroup {
+        match self.part {
+            SplitScope::Colocated { gathered: true } => self.tensor(),
+            _ => self.shared.groups.axis(Axis::Tensor),
+        }
     }
 
     /// The neighbouring data ranks among which experts are divided.
@@ -200,7 +252,10 @@ impl Context {
 
     /// The group along one axis.
     pub fn axis(&self, axis: Axis) -> &ProcessGroup {
-        self.shared.groups.axis(self.meant(axis))
+        match (axis, self.part, &self.shared.whole_layers.own) {
+            (Axis::Tensor, SplitScope::Whole, Some(own)) => own,
+            _ => self.shared.groups.axis(self.meant(axis)),
+        }
     }
 
     /// The mesh the groups were cut from.

@@ -49,8 +49,8 @@ fn by_trying_all_at(
                 let is_free = judge.devices.are_bounded() && !draft::runs_all(given, level);
                 for again in 0..if is_free { 1_usize << (segments - 1) } else { 1 } {
                     let runs = (0..segments).filter(|segment| again >> segment & 1 == 1).map(|at| at..at + 1).collect();
-                    let candidate =
-                        Candidate { shape, level, row_weights: row_weights.clone(), cuts: cuts.clone(), runs };
+                    let (row_weights, cuts) = (row_weights.clone(), cuts.clone());
+                    let candidate = Candidate { shape, level, row_weights, whole_layers: None, cuts, runs };
                     let judged: Judged = judge.judge(&candidate.config(given).unwrap()).unwrap();
                     if judged.over() == 0 && best.as_ref().is_none_or(|(seconds, _)| judged.seconds < *seconds) {
                         best = Some((judged.seconds, candidate));
@@ -205,7 +205,8 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
             let bound = LeastSeconds::of(&costs, &judge.beside_nobody(&replica.devices)).bound(&shape);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, OffloadLevel::Off);
-                let candidate = Candidate { shape, level, row_weights: None, cuts, runs: Vec::new() };
+                let candidate =
+                    Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: Vec::new() };
                 let judged = judge.judge(&candidate.config(&given).unwrap()).unwrap();
                 assert!(judged.seconds >= bound * (1.0 - 1e-9), "{}: {} < {bound}", candidate.words(), judged.seconds);
                 looked_at += 1;

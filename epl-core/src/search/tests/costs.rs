@@ -73,6 +73,48 @@ fn a_group_that_lies_on_more_hosts_than_others_counts() {
     }
 }
 
+/// Four segments that send over two tensor ranks, or take half as long again and send nothing.
+#[test]
+fn layers_are_whole_where_sending_takes_longer() {
+    let cluster = Cluster::local(2).unwrap();
+    let even = |seconds: f64| {
+        let line = |seconds: f64| Line::through([(1.0, seconds)]);
+        SegmentTime { forward: line(seconds), backward: line(2.0 * seconds), untracked: line(seconds) }
+    };
+    let Column { mut builder, mut shapes, .. } = column(4, &mut ChaCha8Rng::seed_from_u64(1), false);
+    let whole = {
+        let mut builder = builder.clone();
+        builder.config.dist.whole_layers = Some(vec!["layers.*.mlp".to_string()]);
+        Column::new(builder, vec![even(1.5); 4], shapes.clone(), None)
+    };
+    for segment in 0..4 {
+        shapes = shapes.with_forward_call(segment, call_over_tensor());
+    }
+    builder.config.dist.whole_layers = None;
+    let mut own = Column::new(builder, vec![even(1.0); 4], shapes, None);
+    own.with_whole_layers = Some(Box::new(whole));
+    let columns = Columns::from([((2, 1), Ok(own))]);
+    for (latency, is_whole) in [(0.1, false), (10.0, true)] {
+        let link = NetworkLink { latency, bandwidth: 1e12 };
+        let network = Network::of_links(vec![0; 2], link, link);
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (1, None)) };
+        let options = given(2, &[("dist.tensor_parallel_size", "2")]);
+        let found = search(&judge, &options, 4).unwrap();
+        let best = found.best();
+        assert_eq!(best.settings().contains("dist.whole_layers = [\"layers.*.mlp\"]"), is_whole, "{found}");
+        // A sum of two ranks takes the latency twice, that of the report, too.
+        let segment = if is_whole { 4.5 } else { 3.0 + 2.0 * latency };
+        assert!((best.seconds() - 4.0 * segment - 2.0 * latency).abs() < 1e-6, "{found}");
+        assert_eq!(judge.judge(best.config()).unwrap().seconds, best.seconds());
+        let others = best.config().clone().with("dist.whole_layers", Some(vec!["others".to_string()])).unwrap();
+        let refused = judge.judge(&others).unwrap_err().to_string();
+        assert!(
+            refused.contains("dist.whole_layers = [\"others\"], and these costs were measured with none"),
+            "{refused}"
+        );
+    }
+}
+
 #[test]
 fn stages_and_rows_are_divided_by_speed() {
     let (speeds, link) = ([2.0, 2.0, 1.0, 1.0], NetworkLink { latency: 0.0, bandwidth: 1e12 });
@@ -114,10 +156,11 @@ fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], 
         strategy: PipelineStrategy::PreferBackward,
         order: RankOrder::DataPipelineTensor,
         by_speed: false,
+        has_whole_layers: false,
     };
     let cuts = if stages > 1 { vec![2] } else { Vec::new() };
     let level = (ZeroLevel::Off, OffloadLevel::Off);
-    let candidate = Candidate { shape, level, row_weights: None, cuts, runs: runs.to_vec() };
+    let candidate = Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: runs.to_vec() };
     judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
 }
 

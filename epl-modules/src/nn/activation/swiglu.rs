@@ -60,6 +60,7 @@ pub struct SwiGlu {
 impl SwiGluConfig {
     /// Initializes a new [`SwiGlu`] layer.
     pub fn init(&self, place: &Place) -> SwiGlu {
+        let place = &place.self_contained();
         let linear = LinearConfig::new(self.d_input, self.d_output)
             .with_bias(self.bias)
             .with_initializer(self.initializer.clone())

@@ -102,6 +102,7 @@ impl CrossAttentionConfig {
     ///
     /// Unwinds with an error when a size is 0, the heads of keys and values do not divide the heads, or do not divide over the tensor axis.
     pub fn init(&self, place: &Place) -> CrossAttention {
+        let place = &place.self_contained();
         let heads = [("n_heads", self.n_heads), ("n_heads_kv", self.n_heads_kv), ("d_head", self.d_head)];
         let features = [("d_model", self.d_model), ("d_context", self.d_context)];
         check_not_empty(place.path(), "attention", &[&features[..], &heads].concat());

@@ -113,6 +113,7 @@ impl MultiHeadAttentionConfig {
     ///
     /// Unwinds with an error when a size is 0, the heads do not divide `d_model`, or do not divide over the tensor axis.
     pub fn init(&self, place: &Place) -> MultiHeadAttention {
+        let place = &place.self_contained();
         let Self { d_model, n_heads, .. } = *self;
         check_not_empty(place.path(), "attention", &[("d_model", d_model), ("n_heads", n_heads)]);
         check_heads(place.context().tensor(), place.path(), n_heads);

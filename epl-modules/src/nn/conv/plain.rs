@@ -76,6 +76,7 @@ macro_rules! convolution {
             /// Unwinds with an error when the groups do not divide the channels, a size is 0, or the padding cannot keep
             /// the size.
             pub fn init(&self, place: &Place) -> $layer {
+                let place = &place.self_contained();
                 let sizes = [self.kernel_size.list(), self.stride.list(), self.dilation.list()];
                 let both: fn(&Self) -> [usize; 2] = $both;
                 let channels = Channels::new(place, both(self), self.groups, false, sizes);

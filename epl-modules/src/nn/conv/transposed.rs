@@ -79,6 +79,7 @@ macro_rules! transposed {
             ///
             /// Unwinds with an error when the groups do not divide the channels, or a size is 0.
             pub fn init(&self, place: &Place) -> $layer {
+                let place = &place.self_contained();
                 let sizes = [self.kernel_size.list(), self.stride.list(), self.dilation.list()];
                 let parts = Channels::new(place, self.channels, self.groups, true, sizes);
                 let (weight, bias) = parts.parameters(place, sizes[0], self.bias, &self.initializer);

@@ -70,6 +70,7 @@ impl PositionWiseFeedForwardConfig {
     ///
     /// Unwinds with an error when the activation has parameters: Burn's layer neither trains nor records them.
     pub fn init(&self, place: &Place) -> PositionWiseFeedForward {
+        let place = &place.self_contained();
         if let ActivationConfig::PRelu(_) | ActivationConfig::SwiGlu(_) = &self.activation {
             refuse(format!(
                 "{}: parameters of an activation inside a feed-forward network are neither trained nor recorded; choose one \

@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::optim::SgdConfig;
 use burn::tensor::{DType, Tensor, TensorData};
 use epl_core::config::{CheckpointType, HalfDtype, LossScale, StateTier, ZeroLevel};
-use epl_core::{Chain, Config, Engine, MicroBatch, Place, WithLoss, launch, launch_dry, testing};
+use epl_core::{Axis, Chain, Config, Engine, MicroBatch, Place, WithLoss, launch, launch_dry, testing};
 
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +21,8 @@ pub(crate) enum Strategy {
     TwoMicroBatches,
     Data,
     Tensor(usize),
+    /// Two tensor ranks, on each of which the layer is whole.
+    Whole,
     Stages,
     V3,
     Offload,
@@ -30,10 +32,11 @@ pub(crate) enum Strategy {
 
 impl Strategy {
     /// The columns of the table.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Data,
         Self::Tensor(2),
         Self::Tensor(3),
+        Self::Whole,
         Self::Stages,
         Self::V3,
         Self::Offload,
@@ -48,6 +51,7 @@ impl Strategy {
             Self::Data => "data 2",
             Self::Tensor(2) => "tensor 2",
             Self::Tensor(_) => "tensor 3",
+            Self::Whole => "whole",
             Self::Stages => "stages 2",
             Self::V3 => "v3",
             Self::Offload => "offload",
@@ -58,8 +62,14 @@ impl Strategy {
 
     fn config(self) -> Config {
         let data = if matches!(self, Self::Data | Self::V3 | Self::Accumulate) { 2 } else { 1 };
-        let mut config = testing::config(data, if let Self::Tensor(ranks) = self { ranks } else { 1 }, 1);
+        let ranks = match self {
+            Self::Tensor(ranks) => ranks,
+            Self::Whole => 2,
+            _ => 1,
+        };
+        let mut config = testing::config(data, ranks, 1);
         match self {
+            Self::Whole => config.dist.whole_layers = Some(vec!["**".to_string()]),
             Self::Stages => config.dist.pipeline_parallel_size = 2,
             Self::V3 => config.zero.level = ZeroLevel::V3,
             Self::Offload => {
@@ -163,6 +173,8 @@ pub(crate) fn trained<L: Module + ModuleDisplay + 'static>(
 ) -> epl_core::Result<Outcome> {
     let found = launch(&strategy.config(), |epl| {
         let mut engine = Engine::build(&epl, |place| chain(place, layer, &Seen::default()), &SgdConfig::new())?;
+        let is_cut = engine.plan().records().iter().any(|record| record.is_cut_over(Axis::Tensor));
+        assert!(strategy != Strategy::Whole || !is_cut, "{}", engine.plan());
         let device = epl.place().device();
         let rows = tensor(7, [7, a, b], device);
         let rows = match strategy {

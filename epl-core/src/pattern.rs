@@ -1,11 +1,10 @@
-//! Paths of parameters in which `*` stands for any one name, and `**` for any number of them.
+//! Paths of parameters and of layers, in which `*` stands for any one name, and `**` for any number of them.
 
 use core::fmt;
 
 use strsim::jaro_winkler;
 
 use crate::error::{Error, Result};
-use crate::params::record::ParamRecord;
 
 /// How any one name is written.
 const ANY: &str = "*";
@@ -133,34 +132,36 @@ impl fmt::Display for Pattern {
 const NEAREST: usize = 3;
 
 /// What may have been meant by a pattern that covers nothing.
-fn near(text: &str, records: &[ParamRecord]) -> String {
-    let names = || records.iter().map(|record| record.name.as_str());
+fn near(text: &str, paths: &[&str]) -> String {
     let deeper = text.replace("**", "*").replace('*', "**");
-    if deeper != text && names().any(|name| Pattern::new(&deeper).covers(name)) {
+    if deeper != text && paths.iter().any(|name| Pattern::new(&deeper).covers(name)) {
         return format!("; `*` is one name, and `**` any number of them: `{deeper}` covers some");
     }
     let below = format!("**.{text}");
-    if names().any(|name| Pattern::new(&below).covers(name)) {
+    if paths.iter().any(|name| Pattern::new(&below).covers(name)) {
         return format!("; a path begins at the whole model: `{below}` covers some");
     }
-    let mut all: Vec<(f64, &str)> = names().map(|name| (jaro_winkler(text, name), name)).collect();
+    if paths.is_empty() {
+        return "; there is none".to_string();
+    }
+    let mut all: Vec<(f64, &str)> = paths.iter().map(|name| (jaro_winkler(text, name), *name)).collect();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let nearest: Vec<String> = all.iter().take(NEAREST).map(|(_, name)| format!("`{name}`")).collect();
     format!("; the nearest are {}", nearest.join(", "))
 }
 
-/// The numbers of the records that a pattern covers, which the option or setting `what` names.
+/// The numbers of the paths that a pattern covers: which option says it, and what these are the paths of.
 ///
 /// # Errors
 ///
 /// When there is none: the paths that are most like it.
-pub(crate) fn covered(said: &str, records: &[ParamRecord], what: &str) -> Result<Vec<usize>> {
+pub(crate) fn covered(said: &str, paths: &[&str], (option, what): (&str, &str)) -> Result<Vec<usize>> {
     let pattern = Pattern::new(said);
-    let covered: Vec<usize> = (0..records.len()).filter(|number| pattern.covers(&records[*number].name)).collect();
+    let covered: Vec<usize> = (0..paths.len()).filter(|number| pattern.covers(paths[*number])).collect();
     if !covered.is_empty() {
         return Ok(covered);
     }
-    Err(Error::invalid(format!("{what}: no parameter is at `{said}`{}", near(said, records))))
+    Err(Error::invalid(format!("{option}: no {what} is at `{said}`{}", near(said, paths))))
 }
 
 #[cfg(test)]
