@@ -6,7 +6,7 @@
 //! | a window of a file that is read ahead | as asked | as asked | as pages are touched |
 //! | signals that a program handles or ignores itself | are left to it | are left to it | are taken from it |
 //! | memory that a step frees | kept (glibc) | as the allocator does | as the allocator does |
-//! | the processor's name | told | not told | not told |
+//! | the processor's name, the bytes of memory | told | not told | not told |
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -71,6 +71,14 @@ pub(crate) fn keep_freed_memory() {
         // SAFETY: it takes two numbers, and writes one that others read whole, whenever they do. All versions know these three.
         unsafe { libc::mallopt(parameter, value) };
     }
+}
+
+/// The bytes of this machine's memory; none where the system does not tell.
+pub(crate) fn memory() -> Option<u64> {
+    // Nothing is there but on Linux.
+    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kilobytes = told.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(1024 * kilobytes.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?)
 }
 
 /// The name of this machine's processor; empty where the system does not tell.

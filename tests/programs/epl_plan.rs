@@ -92,16 +92,16 @@ tflops = 1
 memory_gb_per_s = 100
 "#;
 
-fn described(folder: &Path) -> PathBuf {
+fn described(folder: &Path, cluster: &str) -> PathBuf {
     let file = folder.join("cluster.toml");
-    fs::write(&file, CLUSTER).expect("a file");
+    fs::write(&file, cluster).expect("a file");
     file
 }
 
 #[test]
 fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_told() {
     let folder = tempfile::tempdir().expect("a folder for a moment");
-    let (own, cluster) = (moe_t5(folder.path()), described(folder.path()));
+    let (own, cluster) = (moe_t5(folder.path()), described(folder.path(), CLUSTER));
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let options = ["--cluster", cluster.to_str().expect("it is text")];
     let plan = planned(&options, "moe_t5", &[&own[..], &["--data", "8", "--expert", "2"]].concat());
@@ -114,6 +114,44 @@ fn on_a_cluster_that_is_described_a_step_is_predicted_and_what_does_not_fit_is_t
     let quickstart = example("quickstart");
     let (code, _, said) = epl(&[&["plan"], &options[..], &["--", &quickstart]].concat());
     assert!(code == Some(2) && said.contains("and the cluster that is described has 8 devices"), "{said}");
+}
+
+#[test]
+fn the_cluster_that_is_here_is_described_and_planned_for() {
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    let file = folder.path().join("here.toml");
+    let file = file.to_str().expect("it is text");
+    let (code, told, said) = epl(&["calibrate", "cluster.ranks=2", "offload.device_bytes=2000000000", "--out", file]);
+    assert!(code == Some(0) && told.contains("describes 2 ranks on 1 host"), "{told} {said}");
+    let text = fs::read_to_string(file).expect("it was written");
+    assert!(text.contains("memory_gb = 2.0") && text.contains("# There was one host"), "{text}");
+    // With larger counts it is a larger cluster.
+    fs::write(file, text.replacen("count = 1\n", "count = 4\n", 1)).expect("a file");
+    let own = moe_t5(folder.path());
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let plan = planned(&["--cluster", file], "moe_t5", &[&own[..], &["--data", "8"]].concat());
+    assert!(plan.contains("8 ranks = data 8") && plan.contains("on 4 hosts"), "{plan}");
+    assert!(plan.contains("predicted step "), "{plan}");
+    let (code, _, said) = epl(&["calibrate", "--out", file]);
+    assert!(code == Some(2) && said.contains("one rank alone"), "{said}");
+}
+
+/// Each sum takes a second, and all other work less; self-attention gets a bias of heads, which are always divided.
+#[test]
+fn on_slow_links_layers_are_whole_that_may_be() {
+    let folder = tempfile::tempdir().expect("a folder for a moment");
+    let slow = "[[host]]\ncount = 1\ndevices = [{ class = \"one\", count = 2 }]\n\
+                inside = { alpha_us = 500000, gb_per_s = 1 }\noutside = { alpha_us = 0, gb_per_s = 1 }\n\
+                [class.one]\nmemory_gb = 100\ntflops = 1\nmemory_gb_per_s = 1\n";
+    let (own, cluster) = (moe_t5(folder.path()), described(folder.path(), slow));
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let options = ["--cluster", cluster.to_str().expect("it is text"), "dist.tensor_parallel_size=2"];
+    let plan = planned(&options, "moe_t5", &[&own[..], &["--auto"]].concat());
+    let whole = plan.lines().find(|line| line.starts_with("dist.whole_layers = ")).unwrap_or_else(|| panic!("{plan}"));
+    for kind in ["encoder.blocks.*.feed_forward", "decoder.blocks.*.feed_forward", "decoder.blocks.*.cross_attention"] {
+        assert!(whole.contains(kind), "{plan}");
+    }
+    assert!(!whole.contains("self_attention"), "{plan}");
 }
 
 /// By name and as a folder, whose activations this program counts.
@@ -151,7 +189,7 @@ fn what_cannot_be_planned_is_told() {
 
 #[test]
 fn every_shell_completes_every_command_and_every_option() {
-    let commands = ["new", "plan", "plot", "trace", "completions", "launch", "ckpt", "corpus"];
+    let commands = ["new", "plan", "calibrate", "plot", "trace", "completions", "launch", "ckpt", "corpus"];
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, said) = epl(&["completions", shell]);
         assert_eq!(code, Some(0), "{said}");

@@ -20,6 +20,7 @@
 //! - `calibrate`: collectives.
 //! - `rates`: the update, and the rest.
 //! - `speeds`: of devices that are not alike.
+//! - `describe`: the cluster that is here.
 //! - `table`: what was measured, and what is asked of it.
 //! - `trial`: layouts that are run.
 //! - `for_plan`: what a plan is told, of a program that is run for it.
@@ -33,6 +34,7 @@ mod whole_layers;
 mod calibrate;
 mod rates;
 mod speeds;
+mod describe;
 mod table;
 mod trial;
 mod for_plan;

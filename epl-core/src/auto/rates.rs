@@ -138,7 +138,7 @@ pub(super) fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> 
 }
 
 /// Seconds to read and write a byte once: of a gradient that is added to another one.
-fn copy(device: &Device) -> Result<f64> {
+pub(super) fn copy(device: &Device) -> Result<f64> {
     let flush = CacheFlush::new(device);
     let [few, many] = columns(device).map(|columns| {
         let (mut sum, other) =

@@ -53,7 +53,7 @@ pub(super) fn measured(epl: &Epl, own: f64) -> Result<Option<Vec<f64>>> {
 }
 
 /// By times, how many times as fast as the slowest each is; what is nearly alike is.
-fn relative(seconds: &[f64]) -> Vec<f64> {
+pub(super) fn relative(seconds: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..seconds.len()).collect();
     order.sort_by(|one, other| seconds[*other].total_cmp(&seconds[*one]));
     let mut speeds = vec![1.0; seconds.len()];

@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::devices::{ClusterDevices, DeviceTraits};
 use super::network::{Network, NetworkLink};
@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::topology::cluster::Cluster;
 
 /// Hosts of devices, and what connects them. Gigabytes are 10⁹ bytes.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     host: Vec<HostKind>,
@@ -35,7 +35,7 @@ pub struct Machine {
 }
 
 /// Hosts that are alike.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostKind {
     count: usize,
@@ -45,7 +45,7 @@ struct HostKind {
 }
 
 /// Devices of a host that are alike.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceCount {
     class: String,
@@ -53,7 +53,7 @@ struct DeviceCount {
 }
 
 /// A link, in the units of a description.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DescribedLink {
     /// Microseconds until something comes.
@@ -63,15 +63,33 @@ struct DescribedLink {
 }
 
 /// A kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DeviceClass {
+pub(crate) struct DeviceClass {
     /// Gigabytes of its memory.
     pub memory_gb: f64,
     /// 10¹² floating-point operations a second that large products reach.
     pub tflops: f64,
     /// Gigabytes a second to and from its memory.
     pub memory_gb_per_s: f64,
+}
+
+impl DeviceClass {
+    /// The same to three digits, as no measure is more exact.
+    fn rounded(self) -> Self {
+        let Self { memory_gb, tflops, memory_gb_per_s } = self;
+        Self { memory_gb: rounded(memory_gb), tflops: rounded(tflops), memory_gb_per_s: rounded(memory_gb_per_s) }
+    }
+}
+
+impl From<NetworkLink> for DescribedLink {
+    fn from(link: NetworkLink) -> Self {
+        Self { alpha_us: rounded(link.latency * 1e6), gb_per_s: rounded(link.bandwidth / 1e9) }
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    format!("{number:.2e}").parse().unwrap_or(number)
 }
 
 fn is_above_0(number: &f64) -> bool {
@@ -125,6 +143,40 @@ impl Machine {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
         Self::from_toml(&text).map_err(|error| Error::file(path, error))
+    }
+
+    /// Hosts of devices that were measured, and links: inside a host, and to others.
+    ///
+    /// # Errors
+    ///
+    /// When something measured is no number above 0.
+    pub(crate) fn measured(hosts: &[Vec<DeviceClass>], [inside, outside]: [NetworkLink; 2]) -> Result<Self> {
+        let mut classes: Vec<DeviceClass> = Vec::new();
+        let hosts: Vec<Vec<DeviceClass>> =
+            hosts.iter().map(|host| host.iter().map(|device| device.rounded()).collect()).collect();
+        for device in hosts.iter().flatten() {
+            classes.extend((!classes.contains(device)).then_some(*device));
+        }
+        let name = |device: &DeviceClass| {
+            let number = classes.iter().position(|class| class == device).unwrap_or(0);
+            if classes.len() == 1 { "measured".to_string() } else { format!("measured{}", number + 1) }
+        };
+        let alike = |devices: &[DeviceClass]| DeviceCount { class: name(&devices[0]), count: devices.len() };
+        let kind = |hosts: &[Vec<DeviceClass>]| HostKind {
+            count: hosts.len(),
+            devices: hosts[0].chunk_by(|one, other| one == other).map(alike).collect(),
+            inside: inside.into(),
+            outside: outside.into(),
+        };
+        let host = hosts.chunk_by(|one, other| one == other).map(kind).collect();
+        let machine = Self { host, class: classes.iter().map(|class| (name(class), *class)).collect() };
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// The description, as a file has it.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
     }
 
     fn check(&self) -> Result<()> {
@@ -265,6 +317,23 @@ mod tests {
             assert!(error.contains(told), "{error}");
         }
         assert!(Machine::from_toml("host = []\nclass = {}").unwrap_err().to_string().contains("no [[host]]"));
+    }
+
+    #[test]
+    fn what_was_measured_is_described() {
+        let device = |tflops: f64| DeviceClass { memory_gb: 12.3456, tflops, memory_gb_per_s: 9.87 };
+        let link = |latency: f64| NetworkLink { latency, bandwidth: 1.23456e9 };
+        let hosts = [vec![device(2.0); 2], vec![device(2.0); 2], vec![device(2.0), device(1.0)]];
+        let machine = Machine::measured(&hosts, [link(1.5e-6), link(2e-5)]).unwrap();
+        let text = machine.to_toml();
+        assert_eq!(Machine::from_toml(&text).unwrap(), machine, "{text}");
+        assert!(text.contains("alpha_us = 1.5") && text.contains("gb_per_s = 1.23\n"), "{text}");
+        assert_eq!((machine.host.len(), machine.host[0].count, machine.class.len()), (2, 2, 2), "{text}");
+        assert_eq!(machine.class["measured2"].tflops, 1.0);
+        let alike = Machine::measured(&hosts[..2], [link(0.0), link(0.0)]).unwrap();
+        assert_eq!(alike.class.keys().collect::<Vec<_>>(), ["measured"]);
+        let nothing = Machine::measured(&[vec![device(f64::NAN)]], [link(0.0), link(0.0)]).unwrap_err();
+        assert!(nothing.to_string().contains("tflops = NaN"), "{nothing}");
     }
 
     #[test]

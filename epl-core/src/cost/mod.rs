@@ -14,9 +14,8 @@ mod step;
 
 pub(crate) use devices::{ClusterDevices, DeviceTraits};
 pub use line::Line;
+pub(crate) use machine::DeviceClass;
 pub use machine::Machine;
 pub use network::Network;
-#[cfg(test)]
-pub(crate) use network::NetworkLink;
-pub(crate) use network::{CallKind, MeasuredCalls, NetworkPlace};
+pub(crate) use network::{CallKind, MeasuredCalls, NetworkLink, NetworkPlace};
 pub(crate) use step::{LayerSeconds, Rates, SegmentTime, SimulatedRank, StepCosts};

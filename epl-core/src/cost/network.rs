@@ -12,7 +12,7 @@
 //! ranks on a host and groups of one rank of each, eight groups do. In an all_to_all each rank's own bytes leave its host; what stays on
 //! it is counted as if it left.
 
-use epl_comm::Operation;
+use epl_comm::{Operation, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 use super::line::Line;
@@ -219,6 +219,21 @@ impl Network {
         }
     }
 
+    /// The link over which a sum of these ranks takes what it takes here: its latency by a sum of nothing, its bandwidth by what one of many
+    /// bytes takes longer than one of few; where it does not, by that of many alone.
+    pub(crate) fn link(&self, members: &[usize], [few, many]: [u64; 2]) -> NetworkLink {
+        let seconds = |bytes: u64| self.seconds(Operation::AllReduce(ReduceOp::Sum), bytes, members);
+        let ranks = members.len() as f64;
+        let (bytes, longer) = match seconds(many) - seconds(few) {
+            longer if longer > 0.0 => (many - few, longer),
+            // Something came between.
+            _ => (many, seconds(many)),
+        };
+        // As `over_link` has it: of little a tree or a ring, of much a ring.
+        let calls = 2.0 * (ranks - 1.0).min(ranks.log2().ceil());
+        NetworkLink { latency: seconds(0) / calls, bandwidth: 2.0 * (ranks - 1.0) / ranks * bytes as f64 / longer }
+    }
+
     /// Seconds of a call of a rank. A group that a layer made is taken to be the world: who is in it only the layer knows.
     pub(crate) fn seconds_of(&self, call: &Called, mesh: &Mesh, rank: usize) -> f64 {
         let over = if let Members::Other(_) = call.over { &Members::World } else { &call.over };
@@ -263,13 +278,21 @@ fn over_link(kind: CallKind, bytes: f64, ranks: usize, NetworkLink { latency, ba
 
 #[cfg(test)]
 mod tests {
-    use epl_comm::ReduceOp;
-
     use super::*;
 
     const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
     const INSIDE: NetworkLink = NetworkLink { latency: 1e-5, bandwidth: 1e11 };
     const OUTSIDE: NetworkLink = NetworkLink { latency: 1e-4, bandwidth: 1e10 };
+
+    #[test]
+    fn a_link_is_found_again_by_what_sums_take_over_it() {
+        for ranks in [2, 3, 8] {
+            let network = Network::of_links(vec![0; ranks], INSIDE, INSIDE);
+            let found = network.link(&(0..ranks).collect::<Vec<_>>(), [1 << 28, 1 << 30]);
+            assert!((found.latency / INSIDE.latency - 1.0).abs() < 1e-9, "{ranks}: {found:?}");
+            assert!((found.bandwidth / INSIDE.bandwidth - 1.0).abs() < 1e-6, "{ranks}: {found:?}");
+        }
+    }
 
     /// Two hosts of four.
     fn links() -> Network {

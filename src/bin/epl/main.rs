@@ -5,6 +5,7 @@
 //! epl launch --num_workers 2 -- mine      epl-launch
 //! epl plan zero.level=v1 -- mine           what a program would need, without a step
 //! epl plan --model llama3-8b cluster.ranks=8
+//! epl calibrate cluster.ranks=2           this cluster, measured and described, for plans of larger ones
 //! epl ckpt list out/numbers               epl-ckpt
 //! epl corpus texts --out data/t …         epl-corpus
 //! epl trace out/trace*.json --out all.json   one trace of those of several processes
@@ -14,6 +15,7 @@
 //!
 //! `epl NAME …` runs `epl-NAME`, which lies beside this program or on the path, as cargo and git do.
 
+mod calibrate;
 mod completions;
 mod model;
 mod new;
@@ -49,6 +51,8 @@ enum Action {
     ///
     /// The program is run until it has built its engine: nothing is drawn, and no step is made.
     Plan(plan::Plan),
+    /// Measures the devices and links that are here, and describes them in a file for `epl plan --cluster`, where counts may be larger.
+    Calibrate(calibrate::Calibrate),
     /// Builds the engine of a known model: what `epl plan --model` runs.
     #[command(hide = true)]
     BuildModel(model::KnownModel),
@@ -130,7 +134,7 @@ fn run(words: &[OsString]) -> Result<ExitCode, String> {
     let found = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(&program));
     let status = Command::new(found).args(arguments).status().map_err(|error| {
         format!(
-            "cannot run {program}: {error}; there are `epl new`, plan, plot, trace and completions, and launch, ckpt and \
+            "cannot run {program}: {error}; there are `epl new`, plan, calibrate, plot, trace and completions, and launch, ckpt and \
              corpus, whose programs `cargo install` puts beside this one: --path . for epl-ckpt and epl-corpus, --path \
              epl-launch for epl-launch"
         )
@@ -142,6 +146,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Action::New { path, epl } => new::project(&path, epl).map(|()| ExitCode::SUCCESS),
         Action::Plan(plan) => plan.print().map(|()| ExitCode::SUCCESS),
+        Action::Calibrate(here) => here.measure().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
         Action::BuildModel(known) => known.build().map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string()),
         Action::Completions { shell, program } => complete(shell, program.as_deref()).map(|()| ExitCode::SUCCESS),
         Action::Trace { files, out } => join(&files, &out).map(|()| ExitCode::SUCCESS),
