@@ -127,11 +127,9 @@ fn the_cluster_that_is_here_is_described_and_planned_for() {
     assert!(text.contains("memory_gb = 2.0") && text.contains("# There was one host"), "{text}");
     // With larger counts it is a larger cluster.
     fs::write(file, text.replacen("count = 1\n", "count = 4\n", 1)).expect("a file");
-    let own = moe_t5(folder.path());
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let plan = planned(&["--cluster", file], "moe_t5", &[&own[..], &["--data", "8"]].concat());
-    assert!(plan.contains("8 ranks = data 8") && plan.contains("on 4 hosts"), "{plan}");
-    assert!(plan.contains("predicted step "), "{plan}");
+    let quickstart = example("quickstart");
+    let (code, _, said) = epl(&["plan", "--cluster", file, "--", &quickstart]);
+    assert!(code == Some(2) && said.contains("and the cluster that is described has 8 devices"), "{said}");
     let (code, _, said) = epl(&["calibrate", "--out", file]);
     assert!(code == Some(2) && said.contains("one rank alone"), "{said}");
 }
@@ -143,10 +141,12 @@ fn on_slow_links_layers_are_whole_that_may_be() {
     let slow = "[[host]]\ncount = 1\ndevices = [{ class = \"one\", count = 2 }]\n\
                 inside = { alpha_us = 500000, gb_per_s = 1 }\noutside = { alpha_us = 0, gb_per_s = 1 }\n\
                 [class.one]\nmemory_gb = 100\ntflops = 1\nmemory_gb_per_s = 1\n";
-    let (own, cluster) = (moe_t5(folder.path()), described(folder.path(), slow));
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let options = ["--cluster", cluster.to_str().expect("it is text"), "dist.tensor_parallel_size=2"];
-    let plan = planned(&options, "moe_t5", &[&own[..], &["--auto"]].concat());
+    let cluster = described(folder.path(), slow);
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/transformers/t5");
+    let [cluster, model] = [&cluster, &model].map(|path| path.to_str().expect("it is text"));
+    let options = ["auto.auto_parallel=true", "dist.tensor_parallel_size=2", "--tokens", "4", "--rows", "2"];
+    let (code, plan, said) = epl(&[&["plan", "--model", model, "--cluster", cluster][..], &options].concat());
+    assert_eq!(code, Some(0), "{said}");
     let whole = plan.lines().find(|line| line.starts_with("dist.whole_layers = ")).unwrap_or_else(|| panic!("{plan}"));
     for kind in ["encoder.blocks.*.feed_forward", "decoder.blocks.*.feed_forward", "decoder.blocks.*.cross_attention"] {
         assert!(whole.contains(kind), "{plan}");

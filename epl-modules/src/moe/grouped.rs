@@ -61,48 +61,60 @@ fn groups<'a, T>(mut values: &'a [T], counts: &[usize], width: usize) -> Vec<Mat
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::{DType, Device, Distribution};
 
     use super::*;
 
-    #[test]
-    fn groups_and_their_gradients_are_products_of_their_own_on_any_number_of_threads() {
+    /// What some groups give, and the gradients of rows and matrices, by Burn's products.
+    fn by_narrowing(x: &Tensor<2>, weights: &Tensor<3>, counts: &[usize]) -> Tensor<2> {
+        let mut first = 0;
+        let of = |(group, count): (usize, &usize)| {
+            first += count;
+            (*count > 0).then(|| {
+                let rows = x.clone().narrow(0, first - count, *count);
+                rows.matmul(weights.clone().narrow(0, group, 1).squeeze_dim(0))
+            })
+        };
+        Tensor::cat(counts.iter().enumerate().filter_map(of).collect(), 0)
+    }
+
+    /// Compares products of this type, also of matrices that lie transposed, and their bits on some threads with those on one.
+    fn check<T: Multiply>(dtype: DType, limit: f64) {
         let (device, counts, [d_input, d_output]) = (Device::flex().autodiff(), [600, 0, 300, 5], [140, 300]);
         let uniform = Distribution::Uniform(-1.0, 1.0);
-        let x = Tensor::<2>::random([905, d_input], uniform, &device);
-        let weights = Tensor::<3>::random([counts.len(), d_input, d_output], uniform, &device);
-        let grad = Tensor::<2>::random([905, d_output], uniform, &device);
-        for tracked in [[true, true], [true, false], [false, true]] {
+        let x = Tensor::<2>::random([905, d_input], uniform, &device).cast(dtype);
+        let counted = Tensor::<3>::random([counts.len(), d_input, d_output], uniform, &device).cast(dtype);
+        let lain = counted.clone().swap_dims(1, 2).into_data();
+        let transposed = Tensor::<3>::from_data(lain, (&device, dtype)).swap_dims(1, 2);
+        let grad = Tensor::<2>::random([905, d_output], uniform, &device).cast(dtype);
+        for (weights, tracked) in [
+            (&counted, [true, true]),
+            (&counted, [true, false]),
+            (&transposed, [false, true]),
+            (&transposed, [true, true]),
+        ] {
             let run = |f: &dyn Fn(Tensor<2>, Tensor<3>) -> Tensor<2>| {
                 let x = x.clone().detach().set_require_grad(tracked[0]);
                 let weights = weights.clone().detach().set_require_grad(tracked[1]);
                 let y = f(x.clone(), weights.clone());
                 let grads = (y.clone() * grad.clone()).sum().backward();
-                let values = |tensor: Tensor<1>| tensor.into_data().iter::<f32>().collect::<Vec<f32>>();
+                let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<f64>>();
                 let of = [x.grad(&grads).map(|g| g.flatten(0, 1)), weights.grad(&grads).map(|g| g.flatten(0, 2))];
                 (values(y.inner().flatten(0, 1)), of.map(|of| of.map(values)))
             };
-            let (exact, exact_grads) = run(&|x, weights| {
-                let mut first = 0;
-                let mut of = |(group, count): (usize, &usize)| {
-                    first += count;
-                    (*count > 0).then(|| {
-                        let rows = x.clone().narrow(0, first - count, *count);
-                        rows.matmul(weights.clone().narrow(0, group, 1).squeeze_dim(0))
-                    })
-                };
-                Tensor::cat(counts.iter().enumerate().filter_map(&mut of).collect(), 0)
-            });
+            let (exact, exact_grads) = run(&|x, weights| by_narrowing(&x, &weights, &counts));
             let on = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                pool.install(|| run(&|x, weights| grouped_product::<f32>(x, weights, &counts)))
+                pool.install(|| run(&|x, weights| grouped_product::<T>(x, weights, &counts)))
             };
             let (ours, grads) = on(1);
-            assert_eq!(on(3), (ours.clone(), grads.clone()), "bits on three threads");
-            let near = |ours: &[f32], exact: &[f32]| {
+            for threads in [2, 7] {
+                assert_eq!(on(threads), (ours.clone(), grads.clone()), "bits on {threads} threads");
+            }
+            let near = |ours: &[f64], exact: &[f64]| {
                 assert_eq!(ours.len(), exact.len());
-                let far = epl_testing::largest(ours.iter().zip(exact).map(|(a, b)| f64::from((a - b).abs())));
-                assert!(far < 1e-3, "{far:e}");
+                let far = epl_testing::largest(ours.iter().zip(exact).map(|(a, b)| (a - b).abs()));
+                assert!(far < limit, "{far:e}");
             };
             near(&ours, &exact);
             for (index, (ours, exact)) in grads.iter().zip(&exact_grads).enumerate() {
@@ -110,5 +122,24 @@ mod tests {
                 ours.iter().zip(exact).for_each(|(ours, exact)| near(ours, exact));
             }
         }
+    }
+
+    #[test]
+    fn groups_and_their_gradients_are_products_of_their_own_on_any_number_of_threads() {
+        check::<f32>(DType::F32, 1e-3);
+        check::<f64>(DType::F64, 1e-11);
+    }
+
+    #[test]
+    fn groups_of_which_none_has_a_row_give_nothing() {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<2>::zeros([0, 3], &device).require_grad();
+        let weights = Tensor::<3>::ones([2, 3, 5], &device).require_grad();
+        let y = grouped_product::<f32>(x.clone(), weights.clone(), &[0, 0]);
+        assert_eq!(y.dims(), [0, 5]);
+        let grads = y.sum().backward();
+        assert_eq!(x.grad(&grads).map(|grad| grad.dims()), Some([0, 3]));
+        let of_weights = weights.grad(&grads).expect("they are part of the graph").into_data();
+        assert!(of_weights.iter::<f32>().all(|value| value == 0.0) && of_weights.num_elements() == 30);
     }
 }

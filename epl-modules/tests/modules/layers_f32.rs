@@ -140,6 +140,16 @@ fn running_statistics_outlive_a_batch_that_fails() {
 }
 
 #[test]
+fn fused_linear() {
+    fused::linear(LIMIT);
+}
+
+#[test]
+fn fused_embedding() {
+    fused::embedding(LIMIT);
+}
+
+#[test]
 fn fused_convolutions() {
     fused::convolutions(LIMIT);
 }

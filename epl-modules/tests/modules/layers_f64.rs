@@ -167,6 +167,20 @@ fn burns_convolution() {
 }
 
 #[test]
+fn fused_linear() {
+    epl_testing::in_f64(|| {
+        fused::linear(LIMIT);
+    });
+}
+
+#[test]
+fn fused_embedding() {
+    epl_testing::in_f64(|| {
+        fused::embedding(LIMIT);
+    });
+}
+
+#[test]
 fn fused_convolutions() {
     epl_testing::in_f64(|| {
         fused::convolutions(LIMIT);

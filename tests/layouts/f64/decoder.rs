@@ -20,7 +20,7 @@ fn check(model: &DecoderConfig, layouts: &[Layout]) {
 }
 
 /// Replicas, slices, stages, and several of them.
-const MESHES: [Layout; 7] = [
+const MESHES: [Layout; 8] = [
     layout(1, 1, 1, 4),
     layout(2, 1, 1, 2),
     layout(1, 2, 1, 1),
@@ -28,6 +28,7 @@ const MESHES: [Layout; 7] = [
     layout(1, 1, 1, 2).stages(5, 1, PreferForward),
     layout(2, 2, 1, 2).stages(2, 1, PreferBackward),
     layout(1, 2, 1, 4).stages(2, 2, PreferBackward),
+    layout(1, 2, 1, 2).whole(&["**.self_attention"]),
 ];
 
 /// Sharded state, state away from the device, and recomputation.
@@ -41,7 +42,7 @@ const STATE: [Layout; 6] = [
 ];
 
 /// Experts over replicas, beside the other axes.
-const EXPERTS: [Layout; 7] = [
+const EXPERTS: [Layout; 8] = [
     layout(2, 1, 2, 2),
     layout(2, 2, 2, 1),
     layout(4, 1, 2, 1),
@@ -49,6 +50,7 @@ const EXPERTS: [Layout; 7] = [
     layout(2, 1, 2, 1).zero(V3),
     layout(2, 1, 2, 1).zero(V2).recompute(&[]),
     layout(2, 1, 2, 2).offload(Host),
+    layout(2, 2, 2, 2).whole(&["**"]),
 ];
 
 /// One micro-batch each, as the balance of experts is that of a micro-batch.

@@ -49,6 +49,8 @@ fn layouts() -> Vec<Layout> {
         three.zero(V3).offload(Host),
         two.zero(V1).offload(File),
         layout(1, 2, 1, 4).tiers(OnDevice, OnDevice, Host),
+        layout(1, 2, 1, 4).whole(&["**"]),
+        layout(2, 2, 1, 1).zero(V3).whole(&["decoder.**.feed_forward"]),
     ]
 }
 
@@ -56,7 +58,7 @@ fn layouts() -> Vec<Layout> {
 fn every_layout_loads_what_others_saved() {
     epl_testing::in_f64(|| {
         // No number divides the number of layouts, so that each meets others of several kinds.
-        assert_eq!(matrix(&t5(&moe(), &layouts()), &adam_w(), &[1, 5, 8, 13]), 95);
+        assert_eq!(matrix(&t5(&moe(), &layouts()), &adam_w(), &[1, 5, 8, 13]), 105);
     });
 }
 

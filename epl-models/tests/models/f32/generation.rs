@@ -6,7 +6,7 @@ use burn::optim::SgdConfig;
 use epl_comm::shard_range;
 use epl_core::engine::{Engine, EngineSettings};
 use epl_core::testing;
-use epl_core::{Epl, Plan, Result, launch};
+use epl_core::{Config, Epl, Plan, Result, launch};
 use epl_models::decoder::{self, Decoder, DecoderConfig};
 use epl_models::generation::{GenerationConfig, Generative, generate, generate_told};
 use epl_models::t5::{self, T5};
@@ -80,12 +80,22 @@ fn check(kind: &str, mesh: (usize, usize), stages: usize) {
 
 /// The same, with experts over so many of the replicas.
 fn check_with(kind: &str, mesh: (usize, usize, usize), stages: usize) {
-    let stored = stored(kind);
     let mut options = testing::config(mesh.0, mesh.1, mesh.2);
     options.dist.pipeline_parallel_size = stages;
-    let ranks = launch(&options, |epl| match kind {
-        "t5" => compare(&t5(&epl)?, &stored, &format!("{kind}, {mesh:?}, {stages} stages")),
-        _ => compare(&decoder(&epl, kind)?, &stored, &format!("{kind}, {mesh:?}, {stages} stages")),
+    check_in(kind, &options, &format!("{kind}, {mesh:?}, {stages} stages"));
+}
+
+/// The same, where attention that may be is whole on each of two tensor ranks, with all it remembers.
+fn check_whole(kind: &str, attention: &str) {
+    let options = testing::config(1, 2, 1).with("dist.whole_layers", Some(vec![attention.to_string()]));
+    check_in(kind, &options.unwrap_or_else(|error| panic!("{error}")), &format!("{kind}, attention whole"));
+}
+
+fn check_in(kind: &str, options: &Config, what: &str) {
+    let stored = stored(kind);
+    let ranks = launch(options, |epl| match kind {
+        "t5" => compare(&t5(&epl)?, &stored, what),
+        _ => compare(&decoder(&epl, kind)?, &stored, what),
     });
     ranks.unwrap_or_else(|error| panic!("{error}"));
 }
@@ -119,6 +129,8 @@ fn over_replicas_slices_and_stages() {
     check("llama", (2, 2), 2);
     check_with("mixtral", (2, 1, 2), 1);
     check_with("mixtral", (2, 2, 2), 2);
+    check_whole("t5", "**.cross_attention");
+    check_whole("gemma2", "**.self_attention");
 }
 
 #[test]

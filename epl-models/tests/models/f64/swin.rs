@@ -54,6 +54,8 @@ fn any_layout_equals_one_rank() {
             layout((2, 2), |options| options.zero.level = ZeroLevel::V2),
             layout((1, 2), |options| options.dist.pipeline_parallel_size = 3),
             layout((2, 1), |options| options.gradient_checkpoint.r#type = CheckpointType::Auto),
+            // Attention gets the bias of its windows, whose heads are divided: the networks are whole.
+            layout((1, 2), |options| options.dist.whole_layers = Some(vec!["**".to_string()])),
         ];
         for version in [SwinVersion::V1, SwinVersion::V2] {
             let one = outcome(&testing::config(1, 1, 1), version, false);

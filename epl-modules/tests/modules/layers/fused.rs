@@ -333,6 +333,43 @@ pub(crate) fn activations(limit: f64) {
     }
 }
 
+pub(crate) fn linear(limit: f64) {
+    for (x, columns) in [([0, 3], 5), ([1, 1], 1), ([1, 7], 5), ([5, 3], 1), ([7, 13], 11), ([301, 67], 131)] {
+        let sizes = Sizes { x, weight: [x[1], columns], channels: columns };
+        let fused = |epl: &Epl, Given { x, weight, channels: [bias, _] }: Given<2>| {
+            let mut layer = ReplicatedLinearConfig::new(x.dims()[1], columns).init(epl.place());
+            (layer.weight, layer.bias) = (param(weight), Some(param(bias)));
+            layer.forward(x)
+        };
+        check("linear", limit, sizes, fused, |Given { x, weight, channels: [bias, _] }| {
+            x.matmul(weight) + bias.unsqueeze()
+        });
+    }
+}
+
+/// Rows of a table, some of them several times, some never.
+pub(crate) fn embedding(limit: f64) {
+    for ([batch, length], rows, columns) in
+        [([0, 3], 5, 7), ([1, 1], 1, 1), ([1, 7], 5, 1), ([3, 5], 31, 9), ([37, 11], 101, 67)]
+    {
+        let sizes = Sizes { x: [0, 0], weight: [rows, columns], channels: 0 };
+        let ids: Vec<i64> = (0..batch * length).map(|at| ((at * at + at) % rows) as i64).collect();
+        let fused = |epl: &Epl, given: Given<2>| {
+            let mut layer = nn::EmbeddingConfig::new(rows, columns).init(epl.place());
+            layer.weight = param(given.weight);
+            let data = TensorData::new(ids.clone(), [batch, length]);
+            layer.forward(Tensor::from_data(data, epl.place().device())).reshape([batch * length, columns])
+        };
+        // By a matrix that has a one in each row.
+        let chosen: Vec<f64> =
+            ids.iter().flat_map(|id| (0..rows as i64).map(move |row| f64::from(u8::from(row == *id)))).collect();
+        check("embedding", limit, sizes, fused, |given| {
+            Tensor::from_data(TensorData::new(chosen.clone(), [batch * length, rows]), &given.weight.device())
+                .matmul(given.weight)
+        });
+    }
+}
+
 /// Both halves of the weight's columns, each a part of it.
 fn halves(weight: Tensor<2>) -> [Tensor<2>; 2] {
     let columns = weight.dims()[1] / 2;
