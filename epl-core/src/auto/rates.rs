@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
@@ -11,7 +12,7 @@ use super::columns::measuring;
 use super::together::together;
 use crate::config::{StateTier, ToSetting};
 use crate::cost::Rates;
-use crate::engine::{Engine, MicroBatch};
+use crate::engine::{Engine, MicroBatch, Squares};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::{Tier, Tiers};
@@ -34,14 +35,18 @@ pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rate
     let device = epl.place().device().clone().inner();
     let away = put_away(epl.config());
     let alone = || {
-        let host = away.map_or(Ok(0.0), |tiers| update(epl, optimizer, Some(tiers)))?;
-        Ok([update(epl, optimizer, None)?, host, copy(&device)?])
+        let host = away.map_or(Ok([0.0; 2]), |tiers| update(epl, optimizer, Some(tiers)))?[0];
+        let [update, parameter] = update(epl, optimizer, None)?;
+        Ok([update, host, copy(&device)?, parameter, norm(epl, &device)?])
     };
-    let [update, host, copy] = together(epl.world(), alone(), "measure an update, and says why")??;
-    let own = [update, host, copy, lost(epl, &device)?, spared(epl, &device)?];
+    let alone = together(epl.world(), alone(), "measure an update, and says why")??;
+    let own = [&alone[..], &[lost(epl, &device)?, spared(epl, &device)?]].concat();
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
     let host_update = away.map(|_| slowest[1]);
-    Ok(Rates { update: slowest[0], host_update, copy: slowest[2], lost: slowest[3], spared: slowest[4] })
+    let [update, _, copy, parameter, norm, lost, spared] = slowest[..] else {
+        return Err(Error::invalid("ranks summed another number of rates"));
+    };
+    Ok(Rates { update, host_update, parameter, norm, copy, lost, spared })
 }
 
 /// What rates are of, beside a program and a world: the optimizer that is measured, the options, and where state may be put away.
@@ -55,9 +60,9 @@ pub(super) fn key<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<String
     Ok(format!("{} {:016x}", O::NAME, stable_hash(&format!("{settings} {config} {:?}", put_away(epl.config())))))
 }
 
-/// Seconds of the optimizer for an element, as the engine calls it. Parameter groups are of the user's parameters: in their place
+/// Seconds of the optimizer for an element and for a parameter, as the engine calls it. Parameter groups are of the user's parameters: in their place
 /// AdamW is measured. With `away` the optimizer's state lies in host memory, and what else is said to lie away from the device.
-fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<f64> {
+fn update<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<[f64; 2]> {
     match optimizer.groups()?.is_empty() {
         true => update_of(epl, optimizer, away),
         false => update_of(epl, &AdamWConfig::new(), away),
@@ -80,19 +85,38 @@ fn slope([(few, short), (many, long)]: [(usize, f64); 2]) -> f64 {
     }
 }
 
-/// Of a model that is one matrix, in a world of one rank.
-fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<f64> {
-    let [few, many] = columns(epl.place().device()).map(|columns| {
-        let seconds = seconds_of_update(epl, optimizer, (columns, away))?;
-        Ok::<_, Error>((columns * WIDTH, seconds))
-    });
-    Ok(slope([few?, many?]))
+/// Matrices that the same rows are multiplied with.
+#[derive(Module, Debug)]
+struct Matrices {
+    layers: Vec<Linear>,
 }
 
+/// So many small matrices beside one tell what a parameter takes, whatever its size.
+const MANY: usize = 32;
+/// Rows and columns of them.
+const SMALL: usize = 32;
+
+/// Of a model of one matrix, and of one of many small ones, in a world of one rank.
+fn update_of<O: OptimizerConfig>(epl: &Epl, optimizer: &O, away: Option<Tiers>) -> Result<[f64; 2]> {
+    let [few, many] = columns(epl.place().device()).map(|columns| {
+        let seconds = seconds_of_update(epl, optimizer, (1, [WIDTH, columns]), away)?;
+        Ok::<_, Error>((columns * WIDTH, seconds))
+    });
+    let element = slope([few?, many?]);
+    if away.is_some() {
+        return Ok([element, 0.0]);
+    }
+    let [one, many] = [1, MANY + 1].map(|count| seconds_of_update(epl, optimizer, (count, [SMALL; 2]), None));
+    let parameter = (many? - one?) / MANY as f64 - element * (SMALL * SMALL) as f64;
+    Ok([element, parameter.max(0.0)])
+}
+
+/// Of a step of so many matrices of these rows and columns.
 fn seconds_of_update<O: OptimizerConfig>(
     epl: &Epl,
     optimizer: &O,
-    (columns, away): (usize, Option<Tiers>),
+    (count, [rows, columns]): (usize, [usize; 2]),
+    away: Option<Tiers>,
 ) -> Result<f64> {
     let mut config = measuring(epl.config(), 1, 1)?;
     config.set("dist.data_parallel_size", 1)?;
@@ -109,23 +133,49 @@ fn seconds_of_update<O: OptimizerConfig>(
         }
     }
     let alone = epl.in_thought(config)?;
-    let layer = |at: &Place| {
+    let layers = |at: &Place| {
+        let matrix = |_| LinearConfig::new(rows, columns).with_bias(false).init(at);
         // Parameters that lie away are on the device for a segment: of one alone they would never leave it.
-        Chain::of(LinearConfig::new(WIDTH, columns).with_bias(false).init(at))
-            .first(&["weight"], |layer: &Linear, rows: &Tensor<2>| layer.forward(rows.clone()))
+        Chain::of(Matrices { layers: (0..count).map(matrix).collect() })
+            .first(&["layers"], |matrices: &Matrices, rows: &Tensor<2>| {
+                matrices
+                    .layers
+                    .iter()
+                    .map(|layer| layer.forward(rows.clone()))
+                    .reduce(|sum, own| sum + own)
+                    .expect("there is one")
+            })
             .then(&[], |_, rows: Tensor<2>, _| rows)
             .mean_loss(|_, rows, _| rows.mean())
     };
-    let mut engine = Engine::build(&alone, layer, optimizer)?;
+    let mut engine = Engine::build(&alone, layers, optimizer)?;
     let device = alone.place().device();
     let (flush, mut seconds) = (CacheFlush::new(device), Vec::new());
     for _ in 0..REPEATS {
-        let rows = Tensor::ones([1, WIDTH], device);
+        let rows = Tensor::ones([1, rows], device);
         let accumulated = engine.accumulate(vec![MicroBatch::new(rows, [0])])?;
         flush.run();
         seconds.push(seconds_of(device, || engine.apply(accumulated, 1e-3).map(drop))?);
     }
     Ok(typical(seconds))
+}
+
+/// Seconds of the norm for an element of a gradient.
+fn norm(epl: &Epl, device: &Device) -> Result<f64> {
+    let flush = CacheFlush::new(device);
+    let [few, many] = columns(device).map(|columns| {
+        let gradient = Tensor::<1>::ones([WIDTH * columns], device);
+        let mut seconds = Vec::new();
+        for _ in 0..REPEATS {
+            flush.run();
+            seconds.push(seconds_of(device, || {
+                let _ = [gradient.clone()].into_iter().collect::<Squares>().read(epl.context());
+                Ok(())
+            })?);
+        }
+        Ok::<_, Error>((WIDTH * columns, typical(seconds)))
+    });
+    Ok(slope([few?, many?]))
 }
 
 /// Seconds until a device is done with something, which it may do by itself.

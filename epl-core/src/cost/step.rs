@@ -43,6 +43,12 @@ pub(crate) struct Rates {
     /// none where nobody measured it.
     #[serde(default)]
     pub host_update: Option<f64>,
+    /// Seconds of the optimizer for a parameter, beside those for its elements.
+    #[serde(default)]
+    pub parameter: f64,
+    /// Seconds of the norm for an element of a gradient.
+    #[serde(default)]
+    pub norm: f64,
     /// Seconds to read and write a byte once.
     pub copy: f64,
     /// The share of a started collective that the rank's own computing loses: 1 where one core does both.
@@ -159,9 +165,17 @@ impl Costs for StepCosts<'_> {
         flat + self.rates.lost * self.seconds(rank, call)
     }
 
+    fn norm(&self, rank: usize) -> f64 {
+        let counted = self.plans[rank].params.records.iter().filter(|record| record.counted && record.trainable);
+        let elements: usize = counted.map(|record| record.own_range().len()).sum();
+        self.rates.norm / self.ranks[rank].device.memory * elements as f64
+    }
+
     fn update(&self, rank: usize, unit: Option<usize>) -> f64 {
         let table = &self.plans[rank].params;
         let in_model = || table.trained().filter(|unit| unit.residency.update == Form::Model);
+        // What is flat is updated as one.
+        let parameters = if unit.is_some() { 1 } else { in_model().map(|unit| unit.members.len()).sum() };
         let (elements, tier, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
             Some(unit) => {
                 let own = unit.own_len() * unit.dtype.size();
@@ -178,6 +192,7 @@ impl Costs for StepCosts<'_> {
             None => (in_model().map(|unit| unit.numel).sum(), Tier::Device, 0),
         };
         let device = &self.ranks[rank].device;
-        self.rates.update_at(tier, device.memory) * elements as f64 + self.copy(rank) * moved as f64
+        let fixed = self.rates.parameter * parameters as f64;
+        fixed + self.rates.update_at(tier, device.memory) * elements as f64 + self.copy(rank) * moved as f64
     }
 }

@@ -83,5 +83,6 @@ pub(crate) use batches::Given;
 pub use decoding::Decoding;
 pub use memory_usage::{MemoryUsage, PeakMemory};
 pub use micro_batch::MicroBatch;
+pub(crate) use norm::Squares;
 pub use rank::Engine;
 pub use report::{EvalReport, StepReport};

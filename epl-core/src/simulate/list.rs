@@ -26,6 +26,8 @@ pub enum Op {
     Start(Purpose, Arc<Called>),
     /// The rank waits for what was started at this place of the list.
     Await(u32),
+    /// The rank takes its share of the norm of all gradients.
+    Norm,
     /// The optimizer updates what this rank updates of a unit; none: all that lies in the model.
     Update(Option<u32>),
 }

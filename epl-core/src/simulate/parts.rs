@@ -147,6 +147,7 @@ impl StepTimeline {
         for (op, timed) in program.ops.iter().zip(self.ops(rank)) {
             let part = match op {
                 Op::Run { kind, .. } => Part::of_run(*kind),
+                Op::Norm => Part::Report,
                 Op::Update(_) => Part::Update,
                 Op::Start(purpose, _) => Part::of_purpose(*purpose),
                 Op::Await(start) => match &program.ops[*start as usize] {

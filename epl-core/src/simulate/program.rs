@@ -186,6 +186,7 @@ impl Step<'_> {
         self.reductions.finish(&mut self.ops);
         self.links.finish(&mut self.ops);
         self.statistics();
+        self.ops.list.push(Op::Norm);
         let (stages, world) = (self.stages(), self.plan.mesh.world_size());
         self.values(Members::Axis(Axis::Pipeline), stages, 2 * self.shapes.terms);
         // The digest, the norm, gradients that there are not (a step that lacks some has one call more, which is not told here), operations, the loss and what layers count.

@@ -33,6 +33,12 @@ pub trait Costs {
         0.0
     }
 
+    /// A rank's share of the norm of all gradients.
+    fn norm(&self, rank: usize) -> f64 {
+        let _ = rank;
+        0.0
+    }
+
     /// The update of a unit on a rank; none: of all that lies in the model.
     fn update(&self, rank: usize, unit: Option<usize>) -> f64;
 }
@@ -201,6 +207,7 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             Op::Run { kind, micro_batch, segment } => {
                 Some(begin + self.costs.run(rank, *kind, *micro_batch as usize, *segment as usize))
             }
+            Op::Norm => Some(begin + self.costs.norm(rank)),
             Op::Update(unit) => Some(begin + self.costs.update(rank, unit.map(|unit| unit as usize))),
             Op::Start(purpose, call) => {
                 let started = begin + self.costs.start(rank, *purpose, call);

@@ -155,6 +155,7 @@ fn written(program: &StepProgram, has_experts: bool) -> Done {
             Op::Run { kind, micro_batch, segment } => {
                 done.own.push(format!("{} {micro_batch} segment {segment}", kind.name()));
             }
+            Op::Norm => {}
             Op::Call(call) => done.call(call, has_experts),
             Op::Start(purpose, call) => {
                 match purpose {
