@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use epl_comm::ReduceOp;
 
 use super::calibrate;
 use super::rates::{copy, seconds_of};
 use super::speeds::relative;
-use super::together::together;
+use super::together::{of_each, together};
 use crate::config::AmpLevel;
 use crate::cost::{DeviceClass, Machine, Network, NetworkLink};
 use crate::error::{Error, Result};
@@ -97,23 +96,13 @@ impl Epl {
     }
 
     /// By host, the devices of its ranks: those that are nearly alike as the slowest of them. Collective.
-    fn devices(&self, [bytes, flops, bytes_per_s]: [f64; 3]) -> Result<Vec<Vec<DeviceClass>>> {
-        let world = self.world();
-        let of_all = |own: f64| -> Result<Vec<f64>> {
-            let mut all = vec![0.0; world.size()];
-            all[world.rank()] = own;
-            Ok(world.all_reduce_values(&all, ReduceOp::Max)?)
-        };
-        let (bytes, flops, bytes_per_s) = (of_all(bytes)?, of_all(flops)?, of_all(bytes_per_s)?);
-        let speeds = relative(&flops.iter().map(|flops| 1.0 / flops).collect::<Vec<_>>());
-        let least = |of: &[f64], rank: usize| {
-            let alike = (0..speeds.len()).filter(|other| speeds[*other] == speeds[rank]);
-            alike.map(|other| of[other]).fold(f64::INFINITY, f64::min)
-        };
-        let device = |rank: usize| DeviceClass {
-            memory_gb: least(&bytes, rank) / 1e9,
-            tflops: least(&flops, rank) / 1e12,
-            memory_gb_per_s: least(&bytes_per_s, rank) / 1e9,
+    fn devices(&self, own: [f64; 3]) -> Result<Vec<Vec<DeviceClass>>> {
+        let all = of_each(self.world(), own)?;
+        let speeds = relative(&all.iter().map(|[_, flops, _]| 1.0 / flops).collect::<Vec<_>>());
+        let device = |rank: usize| {
+            let alike = || (0..speeds.len()).filter(|other| speeds[*other] == speeds[rank]);
+            let least = |number: usize| alike().map(|other| all[other][number]).fold(f64::INFINITY, f64::min);
+            DeviceClass { memory_gb: least(0) / 1e9, tflops: least(1) / 1e12, memory_gb_per_s: least(2) / 1e9 }
         };
         Ok(self.ranks_of_hosts().into_iter().map(|ranks| ranks.into_iter().map(device).collect()).collect())
     }

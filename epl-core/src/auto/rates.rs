@@ -162,14 +162,21 @@ fn seconds_of_update<O: OptimizerConfig>(
 
 /// Seconds of the norm for an element of a gradient.
 fn norm(epl: &Epl, device: &Device) -> Result<f64> {
+    let gradient = |columns: usize| Tensor::<1>::ones([WIDTH * columns], device);
+    per_element(device, gradient, |gradient| {
+        let _ = [gradient.clone()].into_iter().collect::<Squares>().read(epl.context());
+    })
+}
+
+/// Seconds of some work for an element more of what it is given, of WIDTH rows and so many columns. No cache has it.
+fn per_element<T>(device: &Device, given: impl Fn(usize) -> T, work: impl Fn(&mut T)) -> Result<f64> {
     let flush = CacheFlush::new(device);
     let [few, many] = columns(device).map(|columns| {
-        let gradient = Tensor::<1>::ones([WIDTH * columns], device);
-        let mut seconds = Vec::new();
+        let (mut given, mut seconds) = (given(columns), Vec::new());
         for _ in 0..REPEATS {
             flush.run();
             seconds.push(seconds_of(device, || {
-                let _ = [gradient.clone()].into_iter().collect::<Squares>().read(epl.context());
+                work(&mut given);
                 Ok(())
             })?);
         }
@@ -189,21 +196,9 @@ pub(super) fn seconds_of(device: &Device, work: impl FnOnce() -> Result<()>) -> 
 
 /// Seconds to read and write a byte once: of a gradient that is added to another one.
 pub(super) fn copy(device: &Device) -> Result<f64> {
-    let flush = CacheFlush::new(device);
-    let [few, many] = columns(device).map(|columns| {
-        let (mut sum, other) =
-            (Tensor::<2>::ones([WIDTH, columns], device), Tensor::<2>::ones([WIDTH, columns], device));
-        let mut seconds = Vec::new();
-        for _ in 0..REPEATS {
-            flush.run();
-            seconds.push(seconds_of(device, || {
-                sum.inplace(|sum| sum + other.clone());
-                Ok(())
-            })?);
-        }
-        Ok::<_, Error>((WIDTH * columns * size_of::<f32>(), typical(seconds)))
-    });
-    Ok(slope([few?, many?]))
+    let both = |columns: usize| [0, 1].map(|_| Tensor::<2>::ones([WIDTH, columns], device));
+    let element = per_element(device, both, |[sum, other]| sum.inplace(|sum| sum + other.clone()))?;
+    Ok(element / size_of::<f32>() as f64)
 }
 
 /// So many products of matrices that lie in a core's own cache, one after the other, until they are done.

@@ -1,7 +1,6 @@
 //! How fast the ranks' devices are beside each other.
 
-use epl_comm::ReduceOp;
-
+use super::together::of_each;
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::offload::is_host;
@@ -33,22 +32,17 @@ pub(super) fn given(epl: &Epl) -> Result<Option<Vec<f64>>> {
 ///
 /// When a peer fails.
 pub(super) fn measured(epl: &Epl, own: f64) -> Result<Option<Vec<f64>>> {
-    let (world, ranks) = (epl.world(), epl.cluster().world_size());
-    // Seconds of all ranks, then which of them compute on a processor.
-    let mut told = vec![0.0; 2 * ranks];
-    let rank = world.rank();
-    (told[rank], told[ranks + rank]) = (own, f64::from(is_host(epl.place().device())));
-    let told = world.all_reduce_values(&told, ReduceOp::Max)?;
-    let (seconds, on_processor) = told.split_at(ranks);
+    // Seconds of all ranks, and which of them compute on a processor.
+    let told = of_each(epl.world(), [own, f64::from(is_host(epl.place().device()))])?;
     let hosts = epl.cluster().hosts_of_ranks();
     let shared = |rank: usize| {
-        let alike = (0..ranks).filter(|other| hosts[*other] == hosts[rank] && on_processor[*other] > 0.0);
-        match on_processor[rank] > 0.0 {
-            true => alike.map(|other| seconds[other]).fold(0.0, f64::max),
-            false => seconds[rank],
+        let alike = (0..told.len()).filter(|other| hosts[*other] == hosts[rank] && told[*other][1] > 0.0);
+        match told[rank][1] > 0.0 {
+            true => alike.map(|other| told[other][0]).fold(0.0, f64::max),
+            false => told[rank][0],
         }
     };
-    let seconds: Vec<f64> = (0..ranks).map(shared).collect();
+    let seconds: Vec<f64> = (0..told.len()).map(shared).collect();
     Ok(seconds.iter().all(|seconds| *seconds > 0.0).then(|| relative(&seconds)))
 }
 

@@ -1,5 +1,7 @@
 //! What was measured, and what is asked of it.
 
+use std::fmt::Debug;
+
 use super::calibration::Calibration;
 use super::sample::Sample;
 use super::together::together;
@@ -107,6 +109,9 @@ impl CostTable {
         optimizer: &O,
         sample: &mut Sample<'_, M::Batch>,
     ) -> Result<Self> {
+        if !whole_layers::may_be_chosen(epl, &self.columns, &self.network) {
+            return Ok(self);
+        }
         let mut known = Calibration::read(epl)?;
         let measured = (&mut self.columns, &self.network);
         whole_layers::look(epl, measured, model, optimizer, (sample, &mut known))?;
@@ -154,19 +159,11 @@ impl CostTable {
         search::check_search(given, self.rows)?;
         self.check_bound(given)?;
         self.check_discovers(given)?;
-        self.check_whole_layers(given)?;
+        check_same("dist.whole_layers", &given.dist.whole_layers, &self.whole_layers)?;
         if self.is_described {
             search::check_described(given)?;
-        } else if given.auto.speeds != self.speeds {
-            let told = |speeds: &Option<Vec<usize>>| match speeds {
-                Some(speeds) => format!("auto.speeds = {speeds:?}"),
-                None => "no auto.speeds".to_string(),
-            };
-            return Err(Error::invalid(format!(
-                "there is {}, and costs were measured with {}; measure under a configuration that gives the same",
-                told(&given.auto.speeds),
-                told(&self.speeds)
-            )));
+        } else {
+            check_same("auto.speeds", &given.auto.speeds, &self.speeds)?;
         }
         if given.offload.device_bytes.is_none() && search::is_fixed(given, "auto.margin") {
             return Err(Error::invalid(format!(
@@ -212,21 +209,6 @@ impl CostTable {
         }
     }
 
-    fn check_whole_layers(&self, config: &Config) -> Result<()> {
-        let told = |layers: &Option<Vec<String>>| match layers {
-            Some(layers) => format!("dist.whole_layers = {layers:?}"),
-            None => "no dist.whole_layers".to_string(),
-        };
-        match (&config.dist.whole_layers, &self.whole_layers) {
-            (asked, known) if asked == known => Ok(()),
-            (asked, known) => Err(Error::invalid(format!(
-                "there is {}, and costs were measured with {}; measure under a configuration that gives the same",
-                told(asked),
-                told(known)
-            ))),
-        }
-    }
-
     fn judge(&self, config: &Config) -> Judge<'_> {
         // What an update takes that brings parameters over, too, says nothing of one that brings gradients alone.
         let is_away = |tiers: Tiers| [tiers.parameters, tiers.gradients, tiers.state].map(|tier| tier != Tier::Device);
@@ -244,5 +226,21 @@ impl CostTable {
             margin: config.auto.margin,
             lanes: self.lanes,
         }
+    }
+}
+
+/// Refuses an option that was given otherwise when costs were measured.
+fn check_same<T: Debug + PartialEq>(key: &str, asked: &Option<Vec<T>>, known: &Option<Vec<T>>) -> Result<()> {
+    let told = |given: &Option<Vec<T>>| match given {
+        Some(given) => format!("{key} = {given:?}"),
+        None => format!("no {key}"),
+    };
+    match asked == known {
+        true => Ok(()),
+        false => Err(Error::invalid(format!(
+            "there is {}, and costs were measured with {}; measure under a configuration that gives the same",
+            told(asked),
+            told(known)
+        ))),
     }
 }

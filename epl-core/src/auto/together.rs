@@ -26,3 +26,15 @@ pub(super) fn together<T>(world: &ProcessGroup, own: Result<T>, what: &str) -> R
 pub(super) fn all(world: &ProcessGroup, is_so: bool) -> Result<bool> {
     Ok(world.all_reduce_values(&[f64::from(is_so)], ReduceOp::Min)?[0] > 0.0)
 }
+
+/// By rank, what each says: numbers of at least 0. Collective.
+///
+/// # Errors
+///
+/// When a peer fails.
+pub(super) fn of_each<const N: usize>(world: &ProcessGroup, own: [f64; N]) -> Result<Vec<[f64; N]>> {
+    let mut told = vec![[0.0; N]; world.size()];
+    told[world.rank()] = own;
+    let told = world.all_reduce_values(told.as_flattened(), ReduceOp::Max)?;
+    Ok(told.as_chunks().0.to_vec())
+}

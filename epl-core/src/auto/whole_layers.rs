@@ -106,8 +106,14 @@ fn kinds(paths: &[String]) -> BTreeSet<String> {
     paths.iter().filter(|path| !path.is_empty()).map(any).collect()
 }
 
-/// Measures each division over tensor ranks once more, with those layers whole that take less so; none where it is given which are whole,
-/// collectives are not known, or nothing is won. Collective.
+/// Whether a search may choose which layers are whole: where that is not given, layers may be divided, and it is known what they send.
+pub(super) fn may_be_chosen(epl: &Epl, measured: &Columns, network: &Network) -> bool {
+    let is_divided = measured.keys().any(|(tensor, _)| *tensor > 1);
+    is_divided && network.is_known() && !is_fixed(epl.config(), "dist.whole_layers")
+}
+
+/// Measures each division over tensor ranks once more, with those layers whole that take less so; none where nothing is won.
+/// Collective.
 ///
 /// # Errors
 ///
@@ -119,9 +125,6 @@ pub(super) fn look<M: Model, O: OptimizerConfig>(
     optimizer: &O,
     (sample, known): (&mut Sample<'_, M::Batch>, &mut Calibration),
 ) -> Result<()> {
-    if is_fixed(epl.config(), "dist.whole_layers") || !network.is_known() {
-        return Ok(());
-    }
     let compared = Compared { epl, network, rows: sample.rows() };
     let divisions: Vec<Division> = measured.keys().copied().filter(|(tensor, _)| *tensor > 1).collect();
     for division in divisions {

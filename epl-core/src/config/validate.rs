@@ -10,6 +10,8 @@ use super::sections::{Config, OPTIONS, OffloadConfig, ScheduleConfig};
 type Detail = (&'static str, &'static str, fn(&Config) -> bool);
 
 const SEARCHES: &str = "auto.auto_parallel = true without pipeline.num_stages, which searches a layout";
+const SLICES: &str =
+    "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it";
 
 const DETAILS: &[Detail] = &[
     ("amp.dtype", "amp.level = O1", in_half),
@@ -25,16 +27,8 @@ const DETAILS: &[Detail] = &[
     ("auto.calibration", SEARCHES, Config::searches),
     ("auto.measure", SEARCHES, Config::searches),
     ("auto.speeds", SEARCHES, Config::searches),
-    (
-        "auto.discover",
-        "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it",
-        may_have_slices,
-    ),
-    (
-        "dist.whole_layers",
-        "dist.tensor_parallel_size above 1, or auto.auto_parallel = true without pipeline.num_stages, which may choose it",
-        may_have_slices,
-    ),
+    ("auto.discover", SLICES, may_have_slices),
+    ("dist.whole_layers", SLICES, may_have_slices),
     ("profile.trace_skip", "profile.trace, a file", is_traced),
     ("profile.trace_steps", "profile.trace, a file", is_traced),
     ("io.row_weights", "io.slicing = false, as rows are those of each replica's files there", |config| {

@@ -242,7 +242,8 @@ impl Epl {
         let mesh = mesh.with_row_weights(config.io.row_weights.clone());
         // What most models that are colocated need; others are laid out again.
         let split_axis = if config.cluster.colocate_split_and_replicate { Axis::Expert } else { Axis::Tensor };
-        let (seed, splits) = (config.train.seed, (split_axis, left_whole(&config, &world)?));
+        let (seed, splits) =
+            (config.train.seed, (split_axis, WholeLayers::new(config.dist.whole_layers.as_deref(), &world)?));
         let context = Context::with_splits(world.clone(), mesh, seed, trace.clone(), splits)?;
         let place = Place::new(device, context);
         Ok(Self { config, cluster, world, trace, place, wanted, discovered: Arc::default() })
@@ -426,7 +427,7 @@ impl Epl {
             // Its layers were made for the mesh of `dist.*`.
             drop(made);
             let (world, seed) = (self.world.clone(), self.config.train.seed);
-            let splits = (axis, left_whole(&self.config, &world)?);
+            let splits = (axis, WholeLayers::new(self.config.dist.whole_layers.as_deref(), &world)?);
             let context = Context::with_splits(world, mesh, seed, self.trace.clone(), splits)?;
             place = Place::new(place.device().clone(), context);
             made = epl_comm::catch(|| place.enter(&mut *model))?;
@@ -466,11 +467,6 @@ impl Epl {
         }
         Ok((Some(layout), owners))
     }
-}
-
-/// The layers that an option leaves whole, if it names some. Collective, then.
-fn left_whole(config: &Config, world: &ProcessGroup) -> Result<WholeLayers> {
-    WholeLayers::new(config.dist.whole_layers.as_deref(), world)
 }
 
 /// A model that was made in its mesh.
