@@ -6,18 +6,17 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::built;
 use crate::launched::{LIMIT, folder, launch, signal, until};
 
 /// The arguments of a run of `moe_t5` on four pairs.
 fn moe_t5(folder: &Path, out: &str, steps: &str) -> Vec<String> {
-    let here = std::env::current_exe().expect("a test has a path");
-    let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
     fs::write(folder.join("a.en"), "a dog runs\na cat sleeps\na dog sleeps\na cat runs\n").expect("a file");
     let german = "ein hund rennt\neine katze schläft\nein hund schläft\neine katze rennt\n";
     fs::write(folder.join("a.de"), german).expect("a file");
     let path = |name: &str| folder.join(name).to_str().expect("it is text").to_string();
     let fixed = ["--model", "moe_t5_numbers", "--vocab", "300", "--set", "train.save_every=5", "--steps", steps];
-    let files = [examples.join("moe_t5").to_str().expect("it is text").to_string(), "--source".into(), path("a.en")];
+    let files = [built::example("moe_t5").to_str().expect("it is text").to_string(), "--source".into(), path("a.en")];
     let more = ["--target".into(), path("a.de"), "--out".into(), path(out)];
     files.into_iter().chain(more).chain(fixed.map(String::from)).collect()
 }

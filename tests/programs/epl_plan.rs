@@ -6,21 +6,18 @@ use std::process::Command;
 
 use epl::config::OPTIONS;
 
+use crate::built;
+
 /// The code, the standard output and the standard error of `epl` with these arguments.
 fn epl(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_epl"));
-    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("EPL_")) {
-        command.env_remove(key);
-    }
+    let mut command = built::command(env!("CARGO_BIN_EXE_epl"));
     let ran = command.args(arguments).env("BURN_DEVICE", "flex").output().expect("it can be started");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
 }
 
 fn example(name: &str) -> String {
-    let here = std::env::current_exe().expect("a test has a path");
-    let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
-    examples.join(name).to_str().expect("it is text").to_string()
+    built::example(name).to_str().expect("it is text").to_string()
 }
 
 /// The plan that is printed, of an example with these arguments.

@@ -1,5 +1,6 @@
 //! The programs as a user runs them, and the sources themselves.
 
+mod built;
 mod epl_ckpt;
 mod epl_corpus;
 mod epl_launch;
@@ -9,7 +10,7 @@ mod epl_plot;
 #[path = "../../epl-launch/tests/launch/launched.rs"]
 #[allow(dead_code, reason = "most of it is what the tests of the launcher itself need")]
 mod launched;
-mod memory;
+mod on_paper;
 mod pages;
 mod publishing;
 mod readme;

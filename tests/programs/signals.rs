@@ -20,6 +20,8 @@ use epl::trainer::{StopHandle, Trainer};
 use epl::{Place, WithLoss, launch, testing};
 use serde_json::Value;
 
+use crate::built;
+
 /// How long a process may take for anything, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(300);
 /// What two runs of the same steps do not have in common.
@@ -66,12 +68,7 @@ fn run(folder: &Path, out: &str, steps: usize, resume: bool) -> Process {
 
 /// The same with these arguments, and what it says in `log`.
 fn run_with(folder: &Path, out: &str, log: &str, arguments: &[&str], resume: bool) -> Process {
-    let here = std::env::current_exe().expect("a test has a path");
-    let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
-    let mut command = Command::new(examples.join("moe_t5"));
-    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("EPL_")) {
-        command.env_remove(key);
-    }
+    let mut command = built::command(built::example("moe_t5"));
     command.arg("--source").arg(folder.join("a.en")).arg("--target").arg(folder.join("a.de"));
     command.args(["--model", "moe_t5_numbers", "--vocab", "300"]).args(arguments);
     command.arg("--out").arg(folder.join(out)).args(resume.then_some("--resume"));

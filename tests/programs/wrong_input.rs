@@ -9,16 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use crate::built;
+
 /// A program of `examples/`.
 fn example(name: &str) -> Command {
-    let here = std::env::current_exe().expect("a test has a path");
-    let examples = here.parent().and_then(Path::parent).expect("tests are built in a folder").join("examples");
-    let mut command = Command::new(examples.join(name));
-    // Options of the environment the tests run in must not reach the program.
-    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("EPL_")) {
-        command.env_remove(key);
-    }
-    command
+    built::command(built::example(name))
 }
 
 /// Where the tests of this binary write; a folder of its own for every test.
