@@ -28,13 +28,12 @@ use clap::Parser;
 use epl::auto::Sample;
 use epl::comm::local;
 use epl::cost::Machine;
-use epl::data::BatchShard;
 use epl::prelude::*;
 use epl::{Cluster, Mesh};
 use epl_benches::quartiles::quartiles;
 use epl_benches::shaped::{Shaped, ShapedLinks};
 use epl_benches::sleeping::sleeping;
-use epl_benches::steps::{Sizes, WithModel};
+use epl_benches::steps::{Sizes, WithModel, steps_in_layout};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -292,22 +291,13 @@ impl WithModel for Measure<'_> {
         model: impl Fn(&Place) -> M,
         batch: impl Fn(Range<usize>, &Device) -> M::Batch,
     ) -> epl::Result<Vec<f64>> {
-        let epl = &self.epl;
-        let micro_batches = epl.config().num_micro_batch(epl.context().mesh().replicas())?;
-        let shard = BatchShard::of(epl.context(), micro_batches)?.rows(self.args.rows());
-        let mut engine = Engine::build(epl, model, &AdamWConfig::new())?;
-        let mut seconds = Vec::new();
-        for _ in 0..WARM_UP + self.args.steps {
-            let micro_batch = |rows: &Range<usize>| {
-                let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
-                MicroBatch::new(batch(rows.clone(), epl.place().device()), samples)
-            };
-            let step: Vec<_> = shard.iter().map(micro_batch).collect();
-            epl.context().world().barrier()?;
+        let (sizes, mut seconds) = ((self.args.rows(), WARM_UP + self.args.steps), Vec::new());
+        steps_in_layout(&self.epl, (model, batch), sizes, |step| {
             let begin = Instant::now();
-            engine.step(step, 1e-4)?;
+            step()?;
             seconds.push(begin.elapsed().as_secs_f64());
-        }
+            Ok(())
+        })?;
         Ok(seconds.split_off(WARM_UP))
     }
 }

@@ -8,6 +8,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 use clap::Args;
 use epl::config::Config;
+use epl::data::BatchShard;
 use epl::models::bert::{BertBatcher, MaskedLanguage};
 use epl::models::decoder::DecoderExpertsConfig;
 use epl::models::t5::{T5Batcher, T5Config, T5MoeConfig};
@@ -108,6 +109,33 @@ impl WithModel for OnRank<'_> {
         let Self { step, epl, is_profiled } = self;
         step.steps((epl, is_profiled), model, batch(step.rows_of(epl), epl.place().device()))
     }
+}
+
+/// Steps of a model on a rank, in the layout of its configuration, of so many rows of all ranks: `around` gets each step, and runs it,
+/// when its batch is made and all ranks are there.
+///
+/// # Errors
+///
+/// What building, a step or a peer says.
+pub fn steps_in_layout<M: Model>(
+    epl: &Epl,
+    (model, batch): (impl Fn(&Place) -> M, impl Fn(Range<usize>, &Device) -> M::Batch),
+    (rows, steps): (usize, usize),
+    mut around: impl FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let micro_batches = epl.config().num_micro_batch(epl.context().mesh().replicas())?;
+    let shard = BatchShard::of(epl.context(), micro_batches)?.rows(rows);
+    let mut engine = Engine::build(epl, model, &AdamWConfig::new())?;
+    for _ in 0..steps {
+        let micro_batch = |rows: &Range<usize>| {
+            let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
+            MicroBatch::new(batch(rows.clone(), epl.place().device()), samples)
+        };
+        let mut step = Some(shard.iter().map(micro_batch).collect::<Vec<_>>());
+        epl.context().world().barrier()?;
+        around(&mut || engine.step(step.take().unwrap_or_default(), 1e-4).map(|_| ()))?;
+    }
+    Ok(())
 }
 
 /// The sizes of a step, as a command line gives them.
