@@ -59,7 +59,6 @@ pub(super) fn measuring(given: &Config, tensor: usize, expert: usize) -> Result<
         "offload.device_bytes",
         "offload.parameters",
         "offload.gradients",
-        "offload.optimizer_state",
         "train.global_batch_size",
         "train.micro_batch_size",
     ];

@@ -70,8 +70,8 @@ impl Epl {
     /// layers that may be whole ([`Place::self_contained`]); it must make the same model each time. Where `offload.device_bytes` is
     /// given, only layouts are taken whose estimate, with `auto.margin`, fits; activations are counted in it, and run again where they do not
     /// fit, in programs whose allocator counts ([`CountingAllocator`](epl_comm::CountingAllocator)) and on devices in host memory.
-    /// State is put away where nothing fits on the device; moving it is not part of the predicted time, but for what the update
-    /// there brings over and back. What is measured is kept in the file
+    /// State is put away where nothing fits on the device: the optimizer's alone, if that is enough. Moving it is not part of the
+    /// predicted time, but for what the update there brings over and back. What is measured is kept in the file
     /// of `auto.calibration`; `auto.measure` has the best layouts run. With `auto.discover` also layers may be divided that know nothing
     /// of it: search in the rank of [`discover`](Self::discover). What is found is built in that rank
     /// [under its configuration](Self::with_config); without that it would still search, and refuses to build.

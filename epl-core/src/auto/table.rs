@@ -30,7 +30,7 @@ pub struct CostTable {
     /// Whether a description says what its devices and links are.
     is_described: bool,
     rates: Rates,
-    /// Where what is put away lay while an update in host memory was measured.
+    /// Where what is put away beside the optimizer's state lay while such an update in host memory was measured.
     away: Option<Tiers>,
     state: OptimizerState,
     rows: usize,
@@ -87,7 +87,7 @@ impl CostTable {
             speeds: epl.config().auto.speeds.clone(),
             is_described: false,
             rates,
-            away: search::put_away(epl.config()),
+            away: rates::away(epl.config(), false),
             state,
             rows: sample.rows(),
             lanes: world.lanes(),
@@ -212,13 +212,14 @@ impl CostTable {
     fn judge(&self, config: &Config) -> Judge<'_> {
         // What an update takes that brings parameters over, too, says nothing of one that brings gradients alone.
         let is_away = |tiers: Tiers| [tiers.parameters, tiers.gradients, tiers.state].map(|tier| tier != Tier::Device);
-        let is_measured = search::put_away(config).map(is_away) == self.away.map(is_away);
-        let host_update = self.rates.host_update.filter(|_| is_measured);
+        let is_measured = rates::away(config, false).map(is_away) == self.away.map(is_away);
+        let [state, all] = self.rates.host_updates;
+        let host_updates = [state, all.filter(|_| is_measured)];
         Judge {
             columns: &self.columns,
             cluster: &self.cluster,
             network: &self.network,
-            rates: Rates { host_update, ..self.rates },
+            rates: Rates { host_updates, ..self.rates },
             state: self.state,
             batch: self.rows,
             devices: self.devices.clone().with_bytes(config.offload.device_bytes),

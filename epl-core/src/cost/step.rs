@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::devices::DeviceTraits;
 use super::line::Line;
 use super::network::Network;
-use crate::memory::Tier;
+use crate::memory::{Tier, Tiers};
 use crate::params::{Form, ParamRecord};
 use crate::plan::Plan;
 use crate::schedule::run_of;
@@ -39,10 +39,10 @@ impl SegmentTime {
 pub(crate) struct Rates {
     /// Seconds of the optimizer for an element.
     pub update: f64,
-    /// The same where the optimizer's state lies in host memory, and so the update runs there, with what it brings there and back;
-    /// none where nobody measured it.
+    /// The same where the optimizer's state lies in host memory, and so the update runs there, with what it brings there and back:
+    /// where the state alone lies there, and where gradients or parameters do, too. None where nobody measured it.
     #[serde(default)]
-    pub host_update: Option<f64>,
+    pub host_updates: [Option<f64>; 2],
     /// Seconds of the optimizer for a parameter, beside those for its elements.
     #[serde(default)]
     pub parameter: f64,
@@ -59,13 +59,16 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Seconds of the optimizer for an element whose state lies there, on a device whose memory is so many times as fast as the
-    /// slowest one's. Files are taken to be in memory.
-    pub fn update_at(&self, tier: Tier, memory: f64) -> f64 {
-        match (tier, self.host_update) {
-            (Tier::Host | Tier::Disk, Some(host)) => host,
-            _ => self.update / memory,
-        }
+    /// Seconds of the optimizer for an element, where parameters, gradients and state lie there, on a device whose memory is so many
+    /// times as fast as the slowest one's. Files are taken to be in memory.
+    pub fn update_at(&self, tiers: Tiers, memory: f64) -> f64 {
+        self.host_update(tiers).unwrap_or(self.update / memory)
+    }
+
+    /// The same where the state lies in host memory or in files, as it was measured.
+    pub fn host_update(&self, tiers: Tiers) -> Option<f64> {
+        let is_alone = [tiers.parameters, tiers.gradients] == [Tier::Device; 2];
+        self.host_updates[usize::from(!is_alone)].filter(|_| tiers.state != Tier::Device)
     }
 }
 
@@ -176,23 +179,22 @@ impl Costs for StepCosts<'_> {
         let in_model = || table.trained().filter(|unit| unit.residency.update == Form::Model);
         // What is flat is updated as one.
         let parameters = if unit.is_some() { 1 } else { in_model().map(|unit| unit.members.len()).sum() };
-        let (elements, tier, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
+        let (elements, tiers, moved) = match unit.and_then(|unit| table.trained().nth(unit)) {
             Some(unit) => {
-                let own = unit.own_len() * unit.dtype.size();
-                let tier = unit.residency.update.flat().map_or(Tier::Device, |(tier, _)| tier);
-                let moved = match (tier, self.rates.host_update, unit.residency.is_gathered()) {
+                let (own, tiers) = (unit.own_len() * unit.dtype.size(), unit.residency.tiers());
+                let moved = match (self.rates.host_update(tiers), unit.residency.is_gathered()) {
                     // What lies flat is taken out of the model, and put back.
-                    (Tier::Device, ..) | (_, None, _) => own + unit.bytes(),
+                    (None, _) => own + unit.bytes(),
                     // What is measured has the rank's own part.
-                    (_, _, false) => unit.bytes().saturating_sub(own),
-                    (_, _, true) => 0,
+                    (Some(_), false) => unit.bytes().saturating_sub(own),
+                    (Some(_), true) => 0,
                 };
-                (unit.own_len(), tier, moved)
+                (unit.own_len(), tiers, moved)
             }
-            None => (in_model().map(|unit| unit.numel).sum(), Tier::Device, 0),
+            None => (in_model().map(|unit| unit.numel).sum(), Tiers::all(Tier::Device), 0),
         };
         let device = &self.ranks[rank].device;
         let fixed = self.rates.parameter * parameters as f64;
-        fixed + self.rates.update_at(tier, device.memory) * elements as f64 + self.copy(rank) * moved as f64
+        fixed + self.rates.update_at(tiers, device.memory) * elements as f64 + self.copy(rank) * moved as f64
     }
 }

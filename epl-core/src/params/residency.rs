@@ -12,7 +12,7 @@
 //! The plan says it once for each unit; [`ParamStore`](super::store::ParamStore) and the reductions act by it, and nobody else
 //! has to know.
 
-use crate::memory::Tier;
+use crate::memory::{Tier, Tiers};
 
 /// Where what belongs to a unit lies, and in which parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,16 @@ impl Residency {
     /// That of a unit of which every rank has all, in the model.
     pub const REPLICATED: Self =
         Self { parameters: Home::Model, scatters: false, gradients: Tier::Device, update: Form::Model };
+
+    /// Where they lie.
+    pub(crate) fn tiers(&self) -> Tiers {
+        let parameters = match self.parameters {
+            Home::Model => Tier::Device,
+            Home::Flat { tier, .. } => tier,
+        };
+        let state = self.update.flat().map_or(Tier::Device, |(tier, _)| tier);
+        Tiers { parameters, gradients: self.gradients, state }
+    }
 
     /// Whether the unit's parameters are gathered for the segments that use them.
     pub(crate) fn is_gathered(&self) -> bool {

@@ -4,12 +4,15 @@ use std::ops::Range;
 
 use toml::Value;
 
-use crate::config::{CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, RankOrder, ToSetting, ZeroLevel};
+use crate::config::{
+    CheckpointType, Config, OffloadLevel, Origin, PipelineStrategy, RankOrder, StateTier, ToSetting, ZeroLevel,
+};
 use crate::error::Result;
+use crate::memory::{Tier, Tiers};
 use crate::topology::cluster::{Axis, Mesh};
 
 /// The options that a search chooses. Those that are given stay as they are.
-pub(crate) const CHOSEN: [&str; 16] = [
+pub(crate) const CHOSEN: [&str; 17] = [
     "dist.data_parallel_size",
     "dist.pipeline_parallel_size",
     "dist.tensor_parallel_size",
@@ -25,6 +28,7 @@ pub(crate) const CHOSEN: [&str; 16] = [
     "gradient_checkpoint.runs",
     "zero.level",
     "offload.level",
+    "offload.optimizer_state",
     "auto.auto_parallel",
 ];
 
@@ -92,11 +96,30 @@ impl Shape {
     }
 }
 
+/// What is put away from the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PutAway {
+    /// What a level says, but for what options of their own do.
+    Level(OffloadLevel),
+    /// The optimizer's state alone, in host memory.
+    State,
+}
+
+impl PutAway {
+    /// Where what lies, under what is given.
+    pub fn tiers(self, given: &Config) -> Tiers {
+        match self {
+            Self::Level(level) => Tiers::from_options(given, level),
+            Self::State => Tiers { state: Tier::Host, ..Tiers::from_options(given, OffloadLevel::Off) },
+        }
+    }
+}
+
 /// What is sharded over replicas, and what is put away.
-pub(crate) type Level = (ZeroLevel, OffloadLevel);
+pub(crate) type Level = (ZeroLevel, PutAway);
 
 /// See [`Candidate::kind`].
-pub(super) type CandidateKind = ([usize; 4], usize, PipelineStrategy, RankOrder, [bool; 3]);
+pub(super) type CandidateKind = ([usize; 4], usize, PipelineStrategy, RankOrder, [bool; 2], Option<ZeroLevel>);
 
 /// A layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +152,7 @@ impl Candidate {
                 by_speed: false,
                 has_whole_layers: false,
             },
-            level: (config.zero.level, config.offload.level),
+            level: (config.zero.level, PutAway::Level(config.offload.level)),
             row_weights: config.io.row_weights.clone(),
             whole_layers: config.dist.whole_layers.clone(),
             cuts: config.pipeline.cuts.clone().unwrap_or_default(),
@@ -159,7 +182,10 @@ impl Candidate {
             settings.push(("dist.whole_layers", layers.to_setting()));
         }
         settings.push(("zero.level", self.level.0.to_setting()));
-        settings.push(("offload.level", self.level.1.to_setting()));
+        settings.push(match self.level.1 {
+            PutAway::Level(level) => ("offload.level", level.to_setting()),
+            PutAway::State => ("offload.optimizer_state", Some(StateTier::Host).to_setting()),
+        });
         if !self.cuts.is_empty() {
             settings.push(("pipeline.cuts", self.cuts.to_setting()));
         }
@@ -196,11 +222,12 @@ impl Candidate {
         Ok(config)
     }
 
-    /// What candidates have in common that differ in their levels and cuts alone, in how many micro-batches there are, and in what is run
-    /// again, where something is.
+    /// What candidates have in common that differ in their cuts alone, in how many micro-batches there are, and in what is run again, where
+    /// something is; where nothing is, in their levels, too.
     pub fn kind(&self) -> CandidateKind {
         let Shape { sizes, chunks, strategy, order, by_speed, has_whole_layers, .. } = self.shape;
-        (sizes, chunks, strategy, order, [by_speed, has_whole_layers, self.runs.is_empty()])
+        let level = (!self.runs.is_empty()).then_some(self.level.0);
+        (sizes, chunks, strategy, order, [by_speed, has_whole_layers], level)
     }
 
     /// What it is called in a list.
@@ -228,8 +255,10 @@ impl Candidate {
         if zero != ZeroLevel::Off {
             words += &format!(", zero {zero}");
         }
-        if offload != OffloadLevel::Off {
-            words += &format!(", offload {offload}");
+        match offload {
+            PutAway::Level(OffloadLevel::Off) => {}
+            PutAway::Level(level) => words += &format!(", offload {level}"),
+            PutAway::State => words += ", the optimizer's state in host memory",
         }
         if !self.runs.is_empty() {
             let again: usize = self.runs.iter().map(ExactSizeIterator::len).sum();

@@ -150,9 +150,26 @@ pub(super) fn cut(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
     narrowed(costs, limits, true)
 }
 
-/// The same where all is run again that may be, whether it fits or not; none where there are fewer segments than parts.
+/// The same where all is run again that may be, and parts are over their limits by as few bytes as can be; none where there are fewer
+/// segments than parts.
 pub(super) fn cut_as_small_as_it_can_be(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
-    narrowed(costs, &limits.iter().map(StageLimit::least).collect::<Vec<_>>(), false)
+    let limits: Vec<StageLimit> = limits.iter().map(StageLimit::least).collect();
+    let with = |more: f64| -> Vec<StageLimit> {
+        limits.iter().map(|limit| StageLimit { bytes: limit.bytes + more, ..*limit }).collect()
+    };
+    let quick = narrowed(costs, &limits, false)?;
+    let (mut low, mut high) = (0.0, over(costs, &quick, &limits));
+    for _ in 0..HALVINGS {
+        if high - low < 1.0 {
+            break;
+        }
+        let more = (low + high) / 2.0;
+        match below(costs, &with(more), f64::INFINITY, true) {
+            Ok(_) => high = more,
+            Err(_) => low = more,
+        }
+    }
+    narrowed(costs, &with(high), true).or(Some(quick))
 }
 
 fn narrowed(costs: &CutCosts, limits: &[StageLimit], must_fit: bool) -> Option<CutChain> {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use epl_comm::{Operation, ReduceOp, shard_range};
 use rustc_hash::FxHashMap;
 
-use super::candidate::{Candidate, Level, Shape, ShapeKey, is_fixed};
+use super::candidate::{Candidate, Level, PutAway, Shape, ShapeKey, is_fixed};
 use super::column::SegmentCost;
 use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, over, within};
 use super::judge::{Judge, Replica};
@@ -15,7 +15,7 @@ use super::rows::divide;
 use super::space::{LeastSeconds, levels, may_recompute};
 use crate::config::{Config, OffloadLevel, ZeroLevel};
 use crate::error::{Error, Result};
-use crate::memory::{OptimizerState, Tier, Tiers};
+use crate::memory::{OptimizerState, Tier};
 use crate::plan::Order;
 use crate::simulate::Members;
 use crate::topology::cluster::{Axis, Mesh};
@@ -212,10 +212,10 @@ impl<'a> Drafts<'a> {
         Ok(weights)
     }
 
-    /// A layout at each level that it may have, cut where it fits.
-    pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts) -> Result<Vec<Draft>> {
+    /// A layout at each level that it may have where this is put away, cut where it fits.
+    pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts, away: PutAway) -> Result<Vec<Draft>> {
         let (mut drafts, in_flight) = (Vec::new(), self.in_flight(shape)?);
-        for level in levels(self.given, shape.sizes[0]) {
+        for level in levels(self.given, shape.sizes[0], away) {
             let ShapeCosts { free, slowness, .. } = costs;
             let limits = self.limits((shape, level), StageRoom { in_flight: &in_flight, free, slowness });
             let Some(unbounded) = costs.unbounded(shape.chunks, &limits) else { continue };
@@ -239,7 +239,7 @@ impl<'a> Drafts<'a> {
     }
 
     fn plain(&self, shape: &Shape, row_weights: Option<Vec<usize>>) -> Candidate {
-        let level = (ZeroLevel::Off, OffloadLevel::Off);
+        let level = (ZeroLevel::Off, PutAway::Level(OffloadLevel::Off));
         let whole_layers = self.whole_layers(shape).map(<[String]>::to_vec);
         Candidate { shape: *shape, level, row_weights, whole_layers, cuts: Vec::new(), runs: Vec::new() }
     }
@@ -295,7 +295,7 @@ impl<'a> Drafts<'a> {
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
     fn state(&self, (zero, offload): Level, replicas: usize, micro_batches: usize) -> f64 {
-        let tiers = Tiers::from_options(self.given, offload);
+        let tiers = offload.tiers(self.given);
         let here = |tier: Tier, bytes: f64| if tier == Tier::Device { bytes } else { 0.0 };
         let optimizer = match self.judge.state {
             OptimizerState::PerElement(count) => count as f64,
@@ -330,7 +330,7 @@ impl<'a> Drafts<'a> {
                 ZeroLevel::V3 => micro_batches * hidden(sum * 1.5, pass),
             };
             let shards = if zero == ZeroLevel::Off { 1.0 } else { replicas as f64 };
-            let update = self.judge.rates.update_at(Tiers::from_options(self.given, offload).state, 1.0);
+            let update = self.judge.rates.update_at(offload.tiers(self.given), 1.0);
             seconds += update * bytes / size_of::<f32>() as f64 / shards;
         }
         seconds
@@ -363,5 +363,5 @@ fn found(
 
 /// Whether every segment is run again at a level, as its parameters are whole for it alone.
 pub(super) fn runs_all(given: &Config, (zero, offload): Level) -> bool {
-    zero == ZeroLevel::V3 || Tiers::from_options(given, offload).parameters != Tier::Device
+    zero == ZeroLevel::V3 || offload.tiers(given).parameters != Tier::Device
 }

@@ -10,7 +10,7 @@ use super::column::{Column, Columns};
 use crate::config::{Config, RankOrder};
 use crate::cost::{ClusterDevices, DeviceTraits, LayerSeconds, Network, NetworkPlace, Rates, SimulatedRank, StepCosts};
 use crate::error::{Error, Result};
-use crate::memory::{MemoryEstimate, OptimizerState, Tier};
+use crate::memory::{MemoryEstimate, OptimizerState, Tier, Tiers};
 use crate::plan::{Order, Plan};
 use crate::probe::planned::PlannedMemory;
 use crate::simulate::{Members, StepProgram, StepTime, StepTimeline, TimedOp, alone, simulate_step};
@@ -189,7 +189,10 @@ impl Judge<'_> {
         let estimates = planned.iter().map(PlannedMemory::estimate).collect::<Result<Vec<_>>>()?;
         let plans: Vec<Plan> = planned.into_iter().map(PlannedMemory::into_plan).collect();
         let recompute = plans[0].recompute.clone();
-        let known = KnownCosts { host_update: self.rates.host_update.is_some(), calls: self.network.is_known() };
+        let known = KnownCosts {
+            host_update: self.rates.host_update(Tiers::from_config(config)).is_some(),
+            calls: self.network.is_known(),
+        };
         let stages = mesh.size(Axis::Pipeline);
         let over: Vec<u64> =
             estimates.iter().zip(&ranks).map(|(estimate, rank)| self.over(estimate, &rank.device)).collect();

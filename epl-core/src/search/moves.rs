@@ -16,7 +16,7 @@ pub(super) fn neighbours(
     (given, levels): (&Config, &[Level]),
 ) -> Vec<Candidate> {
     let own = candidate.level;
-    let is_like = |level: Level| level.1 == own.1 && (runs_all(given, level) || !runs_all(given, own));
+    let is_like = |level: Level| runs_all(given, level) || !runs_all(given, own);
     let levelled = levels.iter().filter(|level| **level != own && is_like(**level)).map(|level| {
         let runs = if runs_all(given, *level) { Vec::new() } else { candidate.runs.clone() };
         Candidate { level: *level, runs, ..candidate.clone() }

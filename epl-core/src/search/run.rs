@@ -3,14 +3,14 @@
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-use super::candidate::{CHOSEN, Candidate, Shape, ShapeKey, is_fixed};
+use super::candidate::{CHOSEN, Candidate, PutAway, Shape, ShapeKey, is_fixed};
 use super::cuts::{cut, cut_as_small_as_it_can_be};
 use super::draft::{Draft, Drafts, ShapeCosts, StageRoom, runs_all};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
 use super::kept::Kept;
 use super::moves::neighbours;
-use super::space::{Space, levels, shapes};
+use super::space::{Space, levels, shapes, ways_to_put_away};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::memory::Amount;
@@ -24,7 +24,7 @@ const JUDGED_OTHERWISE: usize = 96;
 /// So many times a device is too much, where another layout came nearer.
 const HOPELESS: f64 = 3.0;
 /// How many of the best choices are improved by moves: of each division of the ranks and rows and order of stages the best that runs
-/// something again, and the best that does not.
+/// something again, at each ZeRO level, and the best that does not.
 const IMPROVED: usize = 12;
 /// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
 /// micro-batches, p² times fewer.
@@ -85,30 +85,11 @@ fn search_all(judge: &Judge<'_>, (given, kept): (&Config, &Kept), segments: usiz
     refused.into_iter().for_each(|(words, reason)| run.refuse(words, reason));
     let bounded = run.bounded(shapes);
     let least = bounded.first().map_or(f64::INFINITY, |(bound, _)| *bound);
-    let (mut next, mut limit, mut put_away) = (0, f64::INFINITY, Vec::new());
-    // Further on, as long as a layout may be better than the best that was simulated.
-    while next < bounded.len() && bounded[next].0 < run.best() {
-        let mut all: Vec<Draft> = Vec::new();
-        limit = limit.max(bounded[next].0);
-        while let Some((bound, shape)) = bounded.get(next).filter(|(bound, _)| *bound <= limit) {
-            next += 1;
-            match run.costs(shape).and_then(|costs| drafts.of(shape, *bound, &costs)) {
-                Ok(drafts) => {
-                    let fitting = drafts.iter().filter(|draft| draft.over <= 0.0);
-                    limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
-                    all.extend(drafts);
-                }
-                Err(error) => run.refuse(drafts.words(shape), error.to_string()),
-            }
+    // As little is put away as lets something fit.
+    for away in ways_to_put_away(given, judge.devices.are_bounded()) {
+        if run.choices.is_empty() {
+            run.drafted(&bounded, away);
         }
-        let (kept, away): (Vec<Draft>, _) = all.into_iter().partition(|draft| draft.level.1 == given.offload.level);
-        put_away.extend(away);
-        run.all(kept);
-        limit *= 2.0;
-    }
-    // Nothing is put away where something fits on the device.
-    if run.choices.is_empty() {
-        run.all(put_away);
     }
     run.choices.sort_by(better);
     let mut improved = Vec::new();
@@ -267,6 +248,29 @@ impl SearchRun<'_> {
         Ok(costs)
     }
 
+    /// Drafts and judges layouts in which this is put away, from the least bound on: further, as long as one may be better than the best
+    /// that was simulated.
+    fn drafted(&mut self, bounded: &[(f64, Shape)], away: PutAway) {
+        let (mut next, mut limit) = (0, f64::INFINITY);
+        while next < bounded.len() && bounded[next].0 < self.best() {
+            let mut all: Vec<Draft> = Vec::new();
+            limit = limit.max(bounded[next].0);
+            while let Some((bound, shape)) = bounded.get(next).filter(|(bound, _)| *bound <= limit) {
+                next += 1;
+                match self.costs(shape).and_then(|costs| self.drafts.of(shape, *bound, &costs, away)) {
+                    Ok(drafts) => {
+                        let fitting = drafts.iter().filter(|draft| draft.over <= 0.0);
+                        limit = fitting.map(|draft| FAR * draft.seconds).fold(limit, f64::min);
+                        all.extend(drafts);
+                    }
+                    Err(error) => self.refuse(self.drafts.words(shape), error.to_string()),
+                }
+            }
+            self.all(all);
+            limit *= 2.0;
+        }
+    }
+
     /// Judges drafts from the one that seems best on, and those that may be better than the best; where nothing fits yet, those that
     /// come nearest first.
     fn all(&mut self, mut drafts: Vec<Draft>) {
@@ -325,11 +329,15 @@ impl SearchRun<'_> {
             if is_smallest {
                 return Ok(());
             }
-            // A little more, as what is taken away for it may be of another size.
+            // A little more, as what is taken away for it may be of another size; and ever more, where by formula the same still fits.
             let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.largest / 256.0) };
-            free.iter_mut().zip(&over).for_each(|(free, over)| *free -= more(*over));
-            let limits = limits(&free);
-            let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
+            let (mut next, mut times) = (Some(found.clone()), 1.0);
+            while correction + 2 < CORRECTIONS && next.as_ref() == Some(&found) {
+                free.iter_mut().zip(&over).for_each(|(free, over)| *free -= times * more(*over));
+                next = cut(costs, &limits(&free));
+                times *= 2.0;
+            }
+            let (limits, next) = (limits(&free), next.filter(|next| *next != found));
             is_smallest = next.is_none();
             let Some(next) = next.or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else { return Ok(()) };
             found = next;
@@ -360,7 +368,8 @@ impl SearchRun<'_> {
     fn improve(&mut self, index: usize) -> Result<()> {
         let shape = self.choices[index].0.shape;
         let (mut left, costs) = (MOVES / shape.sizes[1].pow(2), self.costs(&shape)?);
-        let (given, levels) = (self.given, levels(self.given, shape.sizes[0]));
+        let (given, away) = (self.given, self.choices[index].0.level.1);
+        let levels = levels(given, shape.sizes[0], away);
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;

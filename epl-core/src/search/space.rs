@@ -1,6 +1,6 @@
 //! The layouts that may be, with bounds of what they take.
 
-use super::candidate::{Level, Shape, division, is_fixed};
+use super::candidate::{Level, PutAway, Shape, division, is_fixed};
 use super::column::SegmentCost;
 use super::judge::Judge;
 use super::kept::Kept;
@@ -187,27 +187,33 @@ fn is_offload_given(given: &Config) -> bool {
     is_fixed(given, "offload.level") || tiers.iter().any(|tier| tier.is_some())
 }
 
-/// Where state lies that is put away from the device, as it is given or as a search may choose it: where the memory of the device
-/// is bounded. None: the optimizer's state lies on the device.
-pub(crate) fn put_away(given: &Config) -> Option<Tiers> {
-    let may_choose = given.searches() && given.offload.device_bytes.is_some() && !is_offload_given(given);
-    let tiers = if may_choose { Tiers::of(OffloadLevel::V0) } else { Tiers::from_config(given) };
-    (tiers.state != Tier::Device).then_some(tiers)
+/// What a search puts away: more, where nothing fits with less.
+const PUT_AWAY: [PutAway; 3] = [PutAway::Level(OffloadLevel::Off), PutAway::State, PutAway::Level(OffloadLevel::V0)];
+
+/// What is put away as is given, or as may be chosen: from the least on.
+pub(super) fn ways_to_put_away(given: &Config, is_bounded: bool) -> Vec<PutAway> {
+    match is_bounded && !is_offload_given(given) {
+        true => PUT_AWAY.to_vec(),
+        false => vec![PutAway::Level(given.offload.level)],
+    }
 }
 
-/// The levels that what is given allows, over so many replicas.
-pub(super) fn levels(given: &Config, data: usize) -> Vec<Level> {
-    use OffloadLevel::{Off, V0};
-    let zeros: Vec<ZeroLevel> = match is_fixed(given, "zero.level") {
+/// Where what lies in each of these ways, where the memory of the device is bounded by a configuration or not: those in which the
+/// optimizer's state is not on the device.
+pub(crate) fn put_away(given: &Config) -> Vec<Tiers> {
+    let ways = ways_to_put_away(given, given.searches() && given.offload.device_bytes.is_some());
+    ways.into_iter().map(|way| way.tiers(given)).filter(|tiers| tiers.state != Tier::Device).collect()
+}
+
+/// The levels that what is given allows, over so many replicas, where this is put away.
+pub(super) fn levels(given: &Config, data: usize, away: PutAway) -> Vec<Level> {
+    let zeros = match is_fixed(given, "zero.level") {
         true => vec![given.zero.level],
         false if data == 1 => vec![ZeroLevel::Off],
         // v0 sends more than v1 and keeps no less.
         false => vec![ZeroLevel::Off, ZeroLevel::V1, ZeroLevel::V2, ZeroLevel::V3],
     };
-    match is_offload_given(given) {
-        true => zeros.into_iter().map(|zero| (zero, given.offload.level)).collect(),
-        false => [Off, V0].into_iter().flat_map(|level| zeros.iter().map(move |zero| (*zero, level))).collect(),
-    }
+    zeros.into_iter().map(|zero| (zero, away)).collect()
 }
 
 /// Whether what is run again may be chosen.

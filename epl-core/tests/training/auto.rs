@@ -355,26 +355,30 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
     let known = || {
         let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         let rates = known.as_object().unwrap().values().next().unwrap()["rates"].as_object().unwrap().clone();
-        rates.into_iter().map(|(key, rates)| (key, rates["host_update"].as_f64())).collect::<Vec<_>>()
+        let of = |rates: &serde_json::Value| [0, 1].map(|away| rates["host_updates"][away].as_f64());
+        rates.into_iter().map(|(key, rates)| (key, of(&rates))).collect::<Vec<_>>()
     };
     found(&[("offload.level", "")]);
-    assert!(known().len() == 1 && known()[0].1.is_none(), "{:?}", known());
+    assert!(known().len() == 1 && known()[0].1 == [None; 2], "{:?}", known());
     // It is not put away where there is room.
     found(&[]);
     assert_eq!(known().len(), 1);
-    for may in [("offload.optimizer_state", "host"), ("offload.device_bytes", "1000000")] {
+    // The state alone, and also all.
+    for (may, count) in [(("offload.optimizer_state", "host"), 1), (("offload.device_bytes", "1000000"), 2)] {
         let before = known();
         found(&[may]);
         let after = known();
         let new: Vec<_> = after.iter().filter(|rates| !before.contains(rates)).collect();
-        assert!(new.len() == 1 && new[0].1.is_some_and(|seconds| seconds > 0.0), "{may:?}: {after:?}");
+        let measured: Vec<f64> = new[0].1.into_iter().map_while(|seconds| seconds).collect();
+        assert!(new.len() == 1 && measured.len() == count, "{may:?}: {after:?}");
+        assert!(measured.iter().all(|seconds| *seconds > 0.0), "{may:?}: {after:?}");
     }
     // It is read, and counts.
     let mut slower: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     for rates in
         slower.as_object_mut().unwrap().values_mut().next().unwrap()["rates"].as_object_mut().unwrap().values_mut()
     {
-        rates["host_update"] = 1.0.into();
+        rates["host_updates"] = vec![1.0, 1.0].into();
     }
     std::fs::write(&file, slower.to_string()).unwrap();
     assert!(found(&[("offload.optimizer_state", "host")]) > 1.0);
@@ -382,14 +386,15 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
     let bounded = ("offload.device_bytes", "1000000");
     let updates = launch(&config(&[&AUTO[..], &[keep, bounded]].concat()), |epl| {
         let table = epl.cost_table(chain, &SgdConfig::new(), sample())?;
-        let of = |option: (&str, &str)| {
-            let given = config(&[("cluster.ranks", "2"), ("train.global_batch_size", "8"), bounded, option]);
-            Ok::<_, Error>(table.explain(&given)?.time().update)
+        let of = |options: &[(&'static str, &'static str)]| {
+            let plain = [("cluster.ranks", "2"), ("train.global_batch_size", "8"), bounded];
+            Ok::<_, Error>(table.explain(&config(&[&plain[..], options].concat()))?.time().update)
         };
-        Ok([of(("offload.level", "v0"))?, of(("offload.optimizer_state", "host"))?])
+        let state = ("offload.optimizer_state", "host");
+        Ok([of(&[("offload.level", "v0")])?, of(&[state])?, of(&[state, ("offload.gradients", "host")])?])
     });
-    let [all, state] = updates.unwrap()[0];
-    assert!(all > 1.0 && state < 1.0, "{all} {state}");
+    let [all, state, other] = updates.unwrap()[0];
+    assert!(all > 1.0 && state > 1.0 && other < 1.0, "{all} {state} {other}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::config::{Config, Layers, OffloadLevel, PipelineStrategy, RankOrder, Z
 use crate::cost::{Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::OptimizerState;
 use crate::plan::Plan;
-use crate::search::candidate::{Candidate, Shape};
+use crate::search::candidate::{Candidate, PutAway, Shape};
 use crate::search::column::{Column, Columns};
 use crate::search::judge::Judge;
 use crate::search::run::search;
@@ -159,7 +159,7 @@ fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], 
         has_whole_layers: false,
     };
     let cuts = if stages > 1 { vec![2] } else { Vec::new() };
-    let level = (ZeroLevel::Off, OffloadLevel::Off);
+    let level = (ZeroLevel::Off, PutAway::Level(OffloadLevel::Off));
     let candidate = Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: runs.to_vec() };
     judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
 }
@@ -262,7 +262,7 @@ fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
 #[test]
 fn an_update_in_host_memory_takes_what_it_takes_there() {
     let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
-    let host_update = |seconds| Rates { update: 1.0, host_update: seconds, ..Rates::default() };
+    let host_update = |seconds| Rates { update: 1.0, host_updates: [seconds; 2], ..Rates::default() };
     let found = |rates: Rates, options: &[(&str, &str)]| {
         let found = found_with(rates, (link, &[2.0]), (4, 8), options);
         (found.best().time().update, found.best().to_string())

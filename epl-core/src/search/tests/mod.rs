@@ -2,6 +2,7 @@
 
 mod best;
 mod costs;
+mod divided;
 mod told;
 
 use burn::module::Module;
@@ -13,12 +14,13 @@ use rand_chacha::ChaCha8Rng;
 use crate::config::{Config, Layers};
 use crate::cost::{ClusterDevices, DeviceTraits, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
+use crate::plan::builder::PlanBuilder;
 use crate::search::column::{Column, Columns};
 use crate::search::judge::Judge;
 use crate::search::run::search;
 use crate::simulate::ShapesOverRows;
 use crate::topology::cluster::Cluster;
-use crate::{Chain, Place, launch_dry};
+use crate::{Chain, Model, Place, launch_dry};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -45,6 +47,46 @@ fn chain_of(width: usize, at: &Place, segments: usize, tied: bool) -> Chain<Net,
     }
 }
 
+/// What a segment takes and stores for a row where it is not divided.
+#[derive(Clone, Copy)]
+struct SegmentKind {
+    forward: f64,
+    backward: f64,
+    carry: f64,
+    stored: f64,
+}
+
+/// Segments of three random kinds.
+fn kinds(segments: usize, numbers: &mut ChaCha8Rng) -> Vec<SegmentKind> {
+    let mut kind = || {
+        let (forward, longer) = (numbers.random_range(0.5..2.0), numbers.random_range(1.5..3.0));
+        let (carry, stored) = (numbers.random_range(20.0..100.0), numbers.random_range(100.0..500.0));
+        SegmentKind { forward, backward: forward * longer, carry, stored }
+    };
+    let kinds = [kind(), kind(), kind()];
+    (0..segments).map(|_| kinds[numbers.random_range(0..3)]).collect()
+}
+
+/// A model and what its segments call, whose segments are of these kinds.
+fn column_of((builder, shapes): (PlanBuilder, ShapesOverRows), kinds: &[SegmentKind], with_bytes: bool) -> Column {
+    let proportional = |per_row: f64| Fit { fixed: 0.0, per_row };
+    let time = |kind: &SegmentKind| SegmentTime {
+        forward: Line::through([(1.0, kind.forward)]),
+        backward: Line::through([(1.0, kind.backward)]),
+        untracked: Line::through([(1.0, kind.forward)]),
+    };
+    let bytes = |kind: &SegmentKind| {
+        Some(SegmentActivations {
+            carry: proportional(kind.carry),
+            stored: proportional(kind.stored),
+            results: Fit::default(),
+            working: proportional(100.0),
+        })
+    };
+    let activations = || Activations { segments: kinds.iter().map(bytes).collect(), measured: [1, 2] };
+    Column::new(builder, kinds.iter().map(time).collect(), shapes, with_bytes.then(activations))
+}
+
 /// A chain whose segments are of three kinds with random costs.
 fn column(segments: usize, numbers: &mut ChaCha8Rng, with_bytes: bool) -> Column {
     declaring((3, |_| {}), segments, numbers, with_bytes)
@@ -57,37 +99,26 @@ fn declaring(
     numbers: &mut ChaCha8Rng,
     with_bytes: bool,
 ) -> Column {
-    let ((builder, shapes), _) = launch_dry(&Config::new(), 0, |epl| {
-        let lazy = epl.plan(|at| {
-            declare(at);
-            chain_of(width, at, segments, false)
-        })?;
+    let model = |at: &Place| {
+        declare(at);
+        chain_of(width, at, segments, false)
+    };
+    column_of(surveyed(&Config::new(), model, width), &kinds(segments, numbers), with_bytes)
+}
+
+/// What a search knows of a model for rows of a width, before anything is timed.
+fn surveyed<M: Model<Batch = Tensor<2>>>(
+    config: &Config,
+    model: impl Fn(&Place) -> M,
+    width: usize,
+) -> (PlanBuilder, ShapesOverRows) {
+    let (surveyed, _) = launch_dry(config, 0, |epl| {
+        let lazy = epl.plan(&model)?;
         let shapes = lazy.step_shapes(&[1, 2], &[0, 1], |kind, device| Tensor::ones([kind + 1, width], device))?;
         Ok((lazy.builder, ShapesOverRows::through(shapes, [1, 2])?))
     })
     .unwrap();
-    let proportional = |per_row: f64| Fit { fixed: 0.0, per_row };
-    let mut kind = || {
-        let (forward, longer) = (numbers.random_range(0.5..2.0), numbers.random_range(1.5..3.0));
-        let time = SegmentTime {
-            forward: Line::through([(1.0, forward)]),
-            backward: Line::through([(1.0, forward * longer)]),
-            untracked: Line::through([(1.0, forward)]),
-        };
-        let bytes = SegmentActivations {
-            carry: proportional(numbers.random_range(20.0..100.0)),
-            stored: proportional(numbers.random_range(100.0..500.0)),
-            results: Fit::default(),
-            working: proportional(100.0),
-        };
-        (time, bytes)
-    };
-    let kinds = [kind(), kind(), kind()];
-    let of_segment: Vec<usize> = (0..segments).map(|_| numbers.random_range(0..3)).collect();
-    let times = of_segment.iter().map(|kind| kinds[*kind].0.clone()).collect();
-    let bytes = of_segment.iter().map(|kind| Some(kinds[*kind].1)).collect();
-    let activations = with_bytes.then_some(Activations { segments: bytes, measured: [1, 2] });
-    Column::new(builder, times, shapes, activations)
+    surveyed
 }
 
 fn judge<'a>(
@@ -102,7 +133,7 @@ fn judge<'a>(
         network,
         rates: Rates {
             update: 1e-2,
-            host_update: Some(3e-2),
+            host_updates: [Some(3e-2); 2],
             copy: 1e-4,
             lost: 0.2,
             spared: 0.1,

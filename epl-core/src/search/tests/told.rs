@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{column, declaring, device, found_over, given, judge};
+use super::{SegmentKind, chain, column, column_of, declaring, device, found_over, given, judge, surveyed};
 use crate::config::{Config, Layers, RankOrder};
 use crate::cost::{ClusterDevices, Network, NetworkLink};
 use crate::memory::OptimizerState;
@@ -199,6 +199,32 @@ fn what_is_put_away_by_its_own_option_is_told() {
     let told = |options: &[(&str, &str)]| found_over(link, &[1.0; 2], (4, 8), options).best().to_string();
     assert!(told(&[("offload.optimizer_state", "host")]).contains("not counted: what moves between the device"));
     assert!(!told(&[]).contains("not counted: what moves"));
+}
+
+#[test]
+fn as_little_is_put_away_as_lets_something_fit() {
+    let cluster = Cluster::local(1).unwrap();
+    let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
+    let network = Network::of_links(vec![0], link, link);
+    let even = SegmentKind { forward: 1.0, backward: 2.0, carry: 0.0, stored: 0.0 };
+    let own = column_of(surveyed(&Config::new(), |at| chain(at, 4, false), 3), &[even; 4], true);
+    let columns = Columns::from([((1, 1), Ok(own))]);
+    let settings = |bytes: u64| {
+        let judge = judge(&columns, &cluster, &network, (1, Some(bytes)));
+        let found = search(&judge, &given(1, &[]), 4);
+        found.map_or("refused".to_string(), |found| {
+            let settings = found.best().settings();
+            let away = settings.lines().filter(|line| line.starts_with("offload")).collect::<Vec<_>>().join(", ");
+            if away.is_empty() { "nothing".to_string() } else { away }
+        })
+    };
+    let mut found: Vec<String> = (4..30).map(|size| settings(size * 50)).collect();
+    found.dedup();
+    assert_eq!(
+        found,
+        ["refused", "offload.level = \"v0\"", "offload.optimizer_state = \"host\"", "nothing"],
+        "from little memory to much"
+    );
 }
 
 #[test]
