@@ -6,9 +6,10 @@
 //!
 //! Two ranks, threads of this machine, of which each has the budget: from 0.3 to 1.2 of what a replica needs that stores all. What is
 //! found is run, and `held` is what both ranks together hold at most in a step with AdamW, beside their batches, as the allocator counts
-//! it; state is not put away, as host memory is the same here. Where nothing is found, all layouts are looked at one by one: data,
-//! tensor, expert or two stages cut anywhere, every number of micro-batches, every ZeRO level, segments run again from the first one on,
-//! as many as there are. None of them may fit. Exits with 1 if one is refused that fits, or one holds more than it may.
+//! it, beside twice the budget; state is not put away, as host memory is the same here. Where nothing is found, layouts are looked at
+//! one by one: data with experts divided or not and every ZeRO level, tensor, or two stages cut anywhere; with every number of
+//! micro-batches that divides the rows, and segments run again from the first one on, as many as there are. None of them may fit. Exits
+//! with 1 if one is refused that fits, or both ranks hold more than they may.
 
 use std::ops::Range;
 
@@ -115,7 +116,7 @@ impl WithModel for Held {
     }
 }
 
-/// All layouts of two ranks, as options: what can fit at all is among them.
+/// Layouts of two ranks, as options.
 fn layouts(segments: usize, rows: usize) -> Vec<Vec<(&'static str, String)>> {
     let mut all = Vec::new();
     for micro_batches in (1..=rows).filter(|number| rows.is_multiple_of(*number)) {
@@ -134,17 +135,18 @@ fn layouts(segments: usize, rows: usize) -> Vec<Vec<(&'static str, String)>> {
             all.push([&own[..], options, &runs(again)].concat());
         };
         for again in 0..segments {
-            for axis in ["dist.tensor_parallel_size", "dist.expert_parallel_size"] {
-                layout(&[(axis, RANKS.to_string())], again);
-            }
-            for zero in ["", "v1", "v2"] {
-                layout(&[("zero.level", zero.to_string())], again);
+            layout(&[("dist.tensor_parallel_size", RANKS.to_string())], again);
+            for (zero, expert) in ["", "v1", "v2"].into_iter().flat_map(|zero| [(zero, 1), (zero, RANKS)]) {
+                let expert = ("dist.expert_parallel_size", expert.to_string());
+                layout(&[("zero.level", zero.to_string()), expert], again);
             }
             for cut in 1..segments {
                 layout(&[("dist.pipeline_parallel_size", "2".to_string()), ("pipeline.cuts", cut.to_string())], again);
             }
         }
-        layout(&[("zero.level", "v3".to_string())], 0);
+        for expert in [1, RANKS] {
+            layout(&[("zero.level", "v3".to_string()), ("dist.expert_parallel_size", expert.to_string())], 0);
+        }
     }
     all
 }

@@ -11,7 +11,7 @@ use epl_comm::ReduceOp;
 use super::columns::measuring;
 use super::together::together;
 use crate::config::{Config, StateTier, ToSetting};
-use crate::cost::Rates;
+use crate::cost::{HostUpdates, Rates};
 use crate::engine::{Engine, MicroBatch, Squares};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
@@ -33,27 +33,27 @@ const REPEATS: usize = 8;
 /// Measures them. Collective.
 pub(super) fn rates<O: OptimizerConfig>(epl: &Epl, optimizer: &O) -> Result<Rates> {
     let device = epl.place().device().clone().inner();
-    let away = [true, false].map(|is_alone| away(epl.config(), is_alone));
-    let alone = || {
-        let host = away.map(|tiers| tiers.map_or(Ok([0.0; 2]), |tiers| update(epl, optimizer, Some(tiers))));
-        let [state, all] = host;
+    let [state, more] = [false, true].map(|more| put_away_with(epl.config(), more));
+    let own = || {
+        let host = |tiers: Option<Tiers>| {
+            Ok::<_, Error>(tiers.map_or(Ok([0.0; 2]), |tiers| update(epl, optimizer, Some(tiers)))?[0])
+        };
         let [update, parameter] = update(epl, optimizer, None)?;
-        Ok([update, state?[0], all?[0], copy(&device)?, parameter, norm(epl, &device)?])
+        Ok([update, host(state)?, host(more)?, copy(&device)?, parameter, norm(epl, &device)?])
     };
-    let alone = together(epl.world(), alone(), "measure an update, and says why")??;
-    let own = [&alone[..], &[lost(epl, &device)?, spared(epl, &device)?]].concat();
+    let own = together(epl.world(), own(), "measure an update, and says why")??;
+    let own = [&own[..], &[lost(epl, &device)?, spared(epl, &device)?]].concat();
     let slowest = epl.world().all_reduce_values(&own, ReduceOp::Max)?;
-    let [update, state, all, copy, parameter, norm, lost, spared] = slowest[..] else {
+    let [update, of_state, of_more, copy, parameter, norm, lost, spared] = slowest[..] else {
         return Err(Error::invalid("ranks summed another number of rates"));
     };
-    let host_updates = [away[0].map(|_| state), away[1].map(|_| all)];
+    let host_updates = HostUpdates { of_state: state.map(|_| of_state), of_more: more.map(|_| of_more) };
     Ok(Rates { update, host_updates, parameter, norm, copy, lost, spared })
 }
 
-/// Where what lies that is put away, or may be, with the optimizer's state: that alone, or with gradients or parameters.
-pub(super) fn away(config: &Config, is_alone: bool) -> Option<Tiers> {
-    let is_it = |tiers: &Tiers| ([tiers.parameters, tiers.gradients] == [Tier::Device; 2]) == is_alone;
-    put_away(config).into_iter().find(is_it)
+/// Where parameters, gradients and state lie where the state is put away, or may be: alone, or with `more`.
+pub(super) fn put_away_with(config: &Config, more: bool) -> Option<Tiers> {
+    put_away(config).into_iter().find(|tiers| tiers.puts_away_more_than_state() == more)
 }
 
 /// What rates are of, beside a program and a world: the optimizer that is measured, the options, and where state may be put away.

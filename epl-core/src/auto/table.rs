@@ -7,7 +7,7 @@ use super::sample::Sample;
 use super::together::together;
 use super::{calibrate, columns, rates, speeds, whole_layers};
 use crate::config::Config;
-use crate::cost::{ClusterDevices, Machine, Network, Rates};
+use crate::cost::{ClusterDevices, HostUpdates, Machine, Network, Rates};
 use crate::error::{Error, Result};
 use crate::launch::Epl;
 use crate::memory::{OptimizerState, Tier, Tiers};
@@ -30,7 +30,7 @@ pub struct CostTable {
     /// Whether a description says what its devices and links are.
     is_described: bool,
     rates: Rates,
-    /// Where what is put away beside the optimizer's state lay while such an update in host memory was measured.
+    /// The tiers under which an update was measured of state that is put away with more.
     away: Option<Tiers>,
     state: OptimizerState,
     rows: usize,
@@ -87,7 +87,7 @@ impl CostTable {
             speeds: epl.config().auto.speeds.clone(),
             is_described: false,
             rates,
-            away: rates::away(epl.config(), false),
+            away: rates::put_away_with(epl.config(), true),
             state,
             rows: sample.rows(),
             lanes: world.lanes(),
@@ -212,9 +212,9 @@ impl CostTable {
     fn judge(&self, config: &Config) -> Judge<'_> {
         // What an update takes that brings parameters over, too, says nothing of one that brings gradients alone.
         let is_away = |tiers: Tiers| [tiers.parameters, tiers.gradients, tiers.state].map(|tier| tier != Tier::Device);
-        let is_measured = rates::away(config, false).map(is_away) == self.away.map(is_away);
-        let [state, all] = self.rates.host_updates;
-        let host_updates = [state, all.filter(|_| is_measured)];
+        let is_measured = rates::put_away_with(config, true).map(is_away) == self.away.map(is_away);
+        let HostUpdates { of_state, of_more } = self.rates.host_updates;
+        let host_updates = HostUpdates { of_state, of_more: of_more.filter(|_| is_measured) };
         Judge {
             columns: &self.columns,
             cluster: &self.cluster,

@@ -18,4 +18,4 @@ pub(crate) use machine::DeviceClass;
 pub use machine::Machine;
 pub use network::Network;
 pub(crate) use network::{CallKind, MeasuredCalls, NetworkLink, NetworkPlace};
-pub(crate) use step::{LayerSeconds, Rates, SegmentTime, SimulatedRank, StepCosts};
+pub(crate) use step::{HostUpdates, LayerSeconds, Rates, SegmentTime, SimulatedRank, StepCosts};

@@ -39,10 +39,9 @@ impl SegmentTime {
 pub(crate) struct Rates {
     /// Seconds of the optimizer for an element.
     pub update: f64,
-    /// The same where the optimizer's state lies in host memory, and so the update runs there, with what it brings there and back:
-    /// where the state alone lies there, and where gradients or parameters do, too. None where nobody measured it.
+    /// The same where the optimizer's state lies in host memory, and so the update runs there, with what it brings there and back.
     #[serde(default)]
-    pub host_updates: [Option<f64>; 2],
+    pub host_updates: HostUpdates,
     /// Seconds of the optimizer for a parameter, beside those for its elements.
     #[serde(default)]
     pub parameter: f64,
@@ -58,6 +57,15 @@ pub(crate) struct Rates {
     pub spared: f64,
 }
 
+/// Seconds of an optimizer in host memory for an element; none where nobody measured it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct HostUpdates {
+    /// Where its state alone lies there.
+    pub of_state: Option<f64>,
+    /// Where gradients or parameters do, too.
+    pub of_more: Option<f64>,
+}
+
 impl Rates {
     /// Seconds of the optimizer for an element, where parameters, gradients and state lie there, on a device whose memory is so many
     /// times as fast as the slowest one's. Files are taken to be in memory.
@@ -67,8 +75,11 @@ impl Rates {
 
     /// The same where the state lies in host memory or in files, as it was measured.
     pub fn host_update(&self, tiers: Tiers) -> Option<f64> {
-        let is_alone = [tiers.parameters, tiers.gradients] == [Tier::Device; 2];
-        self.host_updates[usize::from(!is_alone)].filter(|_| tiers.state != Tier::Device)
+        match (tiers.state, tiers.puts_away_more_than_state()) {
+            (Tier::Device, _) => None,
+            (_, false) => self.host_updates.of_state,
+            (_, true) => self.host_updates.of_more,
+        }
     }
 }
 

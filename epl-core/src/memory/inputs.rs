@@ -122,6 +122,11 @@ impl Tiers {
         }
     }
 
+    /// Whether parameters or gradients lie elsewhere than on the device.
+    pub(crate) fn puts_away_more_than_state(self) -> bool {
+        [self.parameters, self.gradients] != [Tier::Device; 2]
+    }
+
     /// Whether any of it lies there.
     pub fn any(self, tier: Tier) -> bool {
         [self.parameters, self.gradients, self.state].contains(&tier)

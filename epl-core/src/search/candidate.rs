@@ -99,17 +99,24 @@ impl Shape {
 /// What is put away from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PutAway {
-    /// What a level says, but for what options of their own do.
-    Level(OffloadLevel),
+    /// As `offload.level` says, but for what other options of `offload` do.
+    Offload(OffloadLevel),
     /// The optimizer's state alone, in host memory.
     State,
 }
 
 impl PutAway {
-    /// Where what lies, under what is given.
+    /// As a configuration says.
+    fn of(config: &Config) -> Self {
+        let is_off = config.offload.level == OffloadLevel::Off;
+        let is_state = Tiers::from_config(config) == Tiers { state: Tier::Host, ..Tiers::all(Tier::Device) };
+        if is_off && is_state { Self::State } else { Self::Offload(config.offload.level) }
+    }
+
+    /// Where parameters, gradients and state lie, beside what is given.
     pub fn tiers(self, given: &Config) -> Tiers {
         match self {
-            Self::Level(level) => Tiers::from_options(given, level),
+            Self::Offload(level) => Tiers::from_options(given, level),
             Self::State => Tiers { state: Tier::Host, ..Tiers::from_options(given, OffloadLevel::Off) },
         }
     }
@@ -152,7 +159,7 @@ impl Candidate {
                 by_speed: false,
                 has_whole_layers: false,
             },
-            level: (config.zero.level, PutAway::Level(config.offload.level)),
+            level: (config.zero.level, PutAway::of(config)),
             row_weights: config.io.row_weights.clone(),
             whole_layers: config.dist.whole_layers.clone(),
             cuts: config.pipeline.cuts.clone().unwrap_or_default(),
@@ -183,7 +190,7 @@ impl Candidate {
         }
         settings.push(("zero.level", self.level.0.to_setting()));
         settings.push(match self.level.1 {
-            PutAway::Level(level) => ("offload.level", level.to_setting()),
+            PutAway::Offload(level) => ("offload.level", level.to_setting()),
             PutAway::State => ("offload.optimizer_state", Some(StateTier::Host).to_setting()),
         });
         if !self.cuts.is_empty() {
@@ -222,8 +229,8 @@ impl Candidate {
         Ok(config)
     }
 
-    /// What candidates have in common that differ in their cuts alone, in how many micro-batches there are, and in what is run again, where
-    /// something is; where nothing is, in their levels, too.
+    /// What candidates have in common of which the best one alone is improved: all but cuts, micro-batches and which segments are run
+    /// again, where the candidate names some; where it names none, all but these and the levels.
     pub fn kind(&self) -> CandidateKind {
         let Shape { sizes, chunks, strategy, order, by_speed, has_whole_layers, .. } = self.shape;
         let level = (!self.runs.is_empty()).then_some(self.level.0);
@@ -256,8 +263,8 @@ impl Candidate {
             words += &format!(", zero {zero}");
         }
         match offload {
-            PutAway::Level(OffloadLevel::Off) => {}
-            PutAway::Level(level) => words += &format!(", offload {level}"),
+            PutAway::Offload(OffloadLevel::Off) => {}
+            PutAway::Offload(level) => words += &format!(", offload {level}"),
             PutAway::State => words += ", the optimizer's state in host memory",
         }
         if !self.runs.is_empty() {

@@ -74,6 +74,16 @@ pub(super) fn over(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) ->
     parts(costs, found, limits).iter().map(|(_, part)| part.over).fold(f64::NEG_INFINITY, f64::max)
 }
 
+/// By stage, the least bytes of a device in which the parts of a cut fit that was found within these limits.
+pub(super) fn needed(costs: &CutCosts, found: &CutChain, limits: &[StageLimit], stages: usize) -> Vec<f64> {
+    let (parts, chunks) = (parts(costs, found, limits), limits.len() / stages);
+    let of = |stage: usize| {
+        let bytes = (stage..limits.len()).step_by(stages).map(|part| limits[part].bytes + parts[part].1.over);
+        chunks as f64 * bytes.fold(0.0, f64::max)
+    };
+    (0..stages).map(of).collect()
+}
+
 fn parts(costs: &CutCosts, found: &CutChain, limits: &[StageLimit]) -> Vec<(Range<usize>, Part)> {
     let ends = [&[0], &found.cuts[..], &[costs.segments.len()]].concat();
     let segments = ends.windows(2).map(|ends| ends[0]..ends[1]);
@@ -150,15 +160,16 @@ pub(super) fn cut(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
     narrowed(costs, limits, true)
 }
 
-/// The same where all is run again that may be, and parts are over their limits by as few bytes as can be; none where there are fewer
-/// segments than parts.
+/// The same where all is run again that may be, and the part that comes nearest to its limit, or is most over it, has as many bytes
+/// less, or as few more, as can be; none where there are fewer segments than parts.
 pub(super) fn cut_as_small_as_it_can_be(costs: &CutCosts, limits: &[StageLimit]) -> Option<CutChain> {
     let limits: Vec<StageLimit> = limits.iter().map(StageLimit::least).collect();
     let with = |more: f64| -> Vec<StageLimit> {
         limits.iter().map(|limit| StageLimit { bytes: limit.bytes + more, ..*limit }).collect()
     };
     let quick = narrowed(costs, &limits, false)?;
-    let (mut low, mut high) = (0.0, over(costs, &quick, &limits));
+    let all = limits.iter().map(|limit| limit.bytes).filter(|bytes| bytes.is_finite()).fold(0.0, f64::max);
+    let (mut low, mut high) = (-all, over(costs, &quick, &limits));
     for _ in 0..HALVINGS {
         if high - low < 1.0 {
             break;

@@ -239,7 +239,7 @@ impl<'a> Drafts<'a> {
     }
 
     fn plain(&self, shape: &Shape, row_weights: Option<Vec<usize>>) -> Candidate {
-        let level = (ZeroLevel::Off, PutAway::Level(OffloadLevel::Off));
+        let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
         let whole_layers = self.whole_layers(shape).map(<[String]>::to_vec);
         Candidate { shape: *shape, level, row_weights, whole_layers, cuts: Vec::new(), runs: Vec::new() }
     }

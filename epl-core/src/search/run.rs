@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::candidate::{CHOSEN, Candidate, PutAway, Shape, ShapeKey, is_fixed};
-use super::cuts::{cut, cut_as_small_as_it_can_be};
+use super::cuts::{cut, cut_as_small_as_it_can_be, needed};
 use super::draft::{Draft, Drafts, ShapeCosts, StageRoom, runs_all};
 use super::found::{Choice, Found};
 use super::judge::{Judge, Judged};
@@ -25,7 +25,7 @@ const JUDGED_OTHERWISE: usize = 96;
 const HOPELESS: f64 = 3.0;
 /// How many of the best choices are improved by moves: of each division of the ranks and rows and order of stages the best that runs
 /// something again, at each ZeRO level, and the best that does not.
-const IMPROVED: usize = 12;
+const IMPROVED: usize = 16;
 /// How many moves are tried at most for each of them, of one stage; of p stages, each of which is simulated for p times as many
 /// micro-batches, p² times fewer.
 const MOVES: usize = 400;
@@ -329,15 +329,15 @@ impl SearchRun<'_> {
             if is_smallest {
                 return Ok(());
             }
-            // A little more, as what is taken away for it may be of another size; and ever more, where by formula the same still fits.
-            let more = |over: u64| if over == 0 { 0.0 } else { (over as f64).max(self.largest / 256.0) };
-            let (mut next, mut times) = (Some(found.clone()), 1.0);
-            while correction + 2 < CORRECTIONS && next.as_ref() == Some(&found) {
-                free.iter_mut().zip(&over).for_each(|(free, over)| *free -= times * more(*over));
-                next = cut(costs, &limits(&free));
-                times *= 2.0;
+            // By formula a stage needs less than it does: so much less is free to the formula.
+            let needed = needed(costs, &found, &limits(&free), shape.sizes[1]);
+            for (stage, over) in over.iter().enumerate().filter(|(_, over)| **over > 0) {
+                // A little more, as what is taken away for it may be of another size.
+                let more = (*over as f64).max(self.largest / 256.0);
+                free[stage] = free[stage].min(needed[stage]) - more;
             }
-            let (limits, next) = (limits(&free), next.filter(|next| *next != found));
+            let limits = limits(&free);
+            let next = cut(costs, &limits).filter(|next| correction + 2 < CORRECTIONS && *next != found);
             is_smallest = next.is_none();
             let Some(next) = next.or_else(|| cut_as_small_as_it_can_be(costs, &limits)) else { return Ok(()) };
             found = next;

@@ -180,26 +180,18 @@ fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) 
     allowed.take(if micro_batches == 1 { 1 } else { usize::MAX }).collect()
 }
 
-/// Whether it is given where state lies.
-fn is_offload_given(given: &Config) -> bool {
-    let offload = &given.offload;
-    let tiers = [&offload.parameters, &offload.gradients, &offload.optimizer_state];
-    is_fixed(given, "offload.level") || tiers.iter().any(|tier| tier.is_some())
-}
-
-/// What a search puts away: more, where nothing fits with less.
-const PUT_AWAY: [PutAway; 3] = [PutAway::Level(OffloadLevel::Off), PutAway::State, PutAway::Level(OffloadLevel::V0)];
-
-/// What is put away as is given, or as may be chosen: from the least on.
+/// What is put away as is given, and where the memory of devices is bounded what a search may put away beside that: from the least on.
 pub(super) fn ways_to_put_away(given: &Config, is_bounded: bool) -> Vec<PutAway> {
-    match is_bounded && !is_offload_given(given) {
-        true => PUT_AWAY.to_vec(),
-        false => vec![PutAway::Level(given.offload.level)],
+    let mut ways = vec![PutAway::Offload(given.offload.level)];
+    if is_bounded && !is_fixed(given, "offload.level") {
+        ways.extend((!is_fixed(given, "offload.optimizer_state")).then_some(PutAway::State));
+        ways.push(PutAway::Offload(OffloadLevel::V0));
     }
+    ways.dedup_by_key(|way| way.tiers(given));
+    ways
 }
 
-/// Where what lies in each of these ways, where the memory of the device is bounded by a configuration or not: those in which the
-/// optimizer's state is not on the device.
+/// The tiers of those ways in which the optimizer's state is not on the device.
 pub(crate) fn put_away(given: &Config) -> Vec<Tiers> {
     let ways = ways_to_put_away(given, given.searches() && given.offload.device_bytes.is_some());
     ways.into_iter().map(|way| way.tiers(given)).filter(|tiers| tiers.state != Tier::Device).collect()

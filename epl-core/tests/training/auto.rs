@@ -355,7 +355,7 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
     let known = || {
         let known: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
         let rates = known.as_object().unwrap().values().next().unwrap()["rates"].as_object().unwrap().clone();
-        let of = |rates: &serde_json::Value| [0, 1].map(|away| rates["host_updates"][away].as_f64());
+        let of = |rates: &serde_json::Value| ["of_state", "of_more"].map(|key| rates["host_updates"][key].as_f64());
         rates.into_iter().map(|(key, rates)| (key, of(&rates))).collect::<Vec<_>>()
     };
     found(&[("offload.level", "")]);
@@ -378,7 +378,7 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
     for rates in
         slower.as_object_mut().unwrap().values_mut().next().unwrap()["rates"].as_object_mut().unwrap().values_mut()
     {
-        rates["host_updates"] = vec![1.0, 1.0].into();
+        rates["host_updates"] = serde_json::json!({ "of_state": 1.0, "of_more": 2.0 });
     }
     std::fs::write(&file, slower.to_string()).unwrap();
     assert!(found(&[("offload.optimizer_state", "host")]) > 1.0);
@@ -394,7 +394,7 @@ fn an_update_in_host_memory_is_measured_where_state_may_lie_there() {
         Ok([of(&[("offload.level", "v0")])?, of(&[state])?, of(&[state, ("offload.gradients", "host")])?])
     });
     let [all, state, other] = updates.unwrap()[0];
-    assert!(all > 1.0 && state > 1.0 && other < 1.0, "{all} {state} {other}");
+    assert!(state > 1.0 && all > 1.5 * state && other < 1.0, "{all} {state} {other}");
 }
 
 #[test]

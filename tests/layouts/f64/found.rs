@@ -66,12 +66,12 @@ fn given(ranks: usize, numbers: &mut ChaCha8Rng) -> Result<Config> {
     let seed = layout(1, 1, 1, 1).config().train.seed;
     let mut said = vec![format!("cluster.ranks={ranks}"), format!("train.seed={seed}")];
     // Of offloaded parameters every segment is run again, and which ones is not chosen.
-    let either = if numbers.random_bool(0.5) { "gradient_checkpoint.type=auto" } else { "offload.level=v0" };
+    let either = ["gradient_checkpoint.type=auto", "offload.level=v0", "offload.optimizer_state=host"].choose(numbers);
     let mut maybe = |option: String| said.extend(numbers.random_bool(0.4).then_some(option));
     maybe(format!("dist.pipeline_parallel_size={stages}"));
     maybe("pipeline.num_micro_batch=3".to_string());
     maybe("zero.level=v2".to_string());
-    maybe(either.to_string());
+    maybe(either.unwrap_or(&"").to_string());
     if stages > 1 {
         maybe("pipeline.strategy=PreferForward".to_string());
     }

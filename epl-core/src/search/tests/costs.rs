@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{chain, column, declaring, found_over, found_with, given, judge};
 use crate::config::{Config, Layers, OffloadLevel, PipelineStrategy, RankOrder, ZeroLevel};
-use crate::cost::{Line, Network, NetworkLink, Rates, SegmentTime};
+use crate::cost::{HostUpdates, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::OptimizerState;
 use crate::plan::Plan;
 use crate::search::candidate::{Candidate, PutAway, Shape};
@@ -159,7 +159,7 @@ fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], 
         has_whole_layers: false,
     };
     let cuts = if stages > 1 { vec![2] } else { Vec::new() };
-    let level = (ZeroLevel::Off, PutAway::Level(OffloadLevel::Off));
+    let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
     let candidate = Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: runs.to_vec() };
     judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
 }
@@ -262,7 +262,10 @@ fn replicas_of_a_stage_lie_on_one_host_where_that_is_better() {
 #[test]
 fn an_update_in_host_memory_takes_what_it_takes_there() {
     let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
-    let host_update = |seconds| Rates { update: 1.0, host_updates: [seconds; 2], ..Rates::default() };
+    let host_update = |of_state: Option<f64>| {
+        let host_updates = HostUpdates { of_state, of_more: of_state.map(|seconds| 2.0 * seconds) };
+        Rates { update: 1.0, host_updates, ..Rates::default() }
+    };
     let found = |rates: Rates, options: &[(&str, &str)]| {
         let found = found_with(rates, (link, &[2.0]), (4, 8), options);
         (found.best().time().update, found.best().to_string())
@@ -271,7 +274,7 @@ fn an_update_in_host_memory_takes_what_it_takes_there() {
     let known = host_update(Some(5.0));
     let (seconds, told) = found(known, &[("offload.optimizer_state", "host")]);
     assert!(seconds == 240.0 && told.contains("but for what an update there brings over and back"), "{told}");
-    assert_eq!(found(known, &[("offload.level", "v0")]).0, 240.0);
+    assert_eq!(found(known, &[("offload.level", "v0")]).0, 480.0);
     assert_eq!(found(known, &[]).0, 24.0);
     // Where nobody measured it, the device's is taken, and that is told.
     let (seconds, told) = found(host_update(None), &[("offload.optimizer_state", "host")]);

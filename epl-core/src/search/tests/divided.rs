@@ -6,7 +6,7 @@ use epl_comm::{Operation, ReduceOp};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{SegmentKind, column_of, kinds, surveyed};
+use super::{DrawnSegment, column_of, kinds, surveyed};
 use crate::config::Config;
 use crate::plan::builder::PlanBuilder;
 use crate::search::column::Columns;
@@ -82,13 +82,13 @@ impl Divided {
         let column = |((tensor, expert), (builder, shapes)): &((usize, usize), (PlanBuilder, ShapesOverRows))| {
             let left = 1.0 - divided + divided / *tensor as f64;
             let slower = if *tensor * *expert > 1 { numbers.random_range(0.95..1.05) } else { 1.0 };
-            let own = |kind: &SegmentKind| SegmentKind {
+            let own = |kind: &DrawnSegment| DrawnSegment {
                 forward: left * slower * kind.forward,
                 backward: left * slower * kind.backward,
                 carry: kind.carry,
                 stored: left * kind.stored,
             };
-            let own: Vec<SegmentKind> = kinds.iter().map(own).collect();
+            let own: Vec<DrawnSegment> = kinds.iter().map(own).collect();
             let mut shapes = shapes.clone();
             let sum = (Axis::Tensor, Operation::AllReduce(ReduceOp::Sum), *tensor, elements[0]);
             let exchange = (Axis::Expert, Operation::AllToAll, *expert, elements[1]);

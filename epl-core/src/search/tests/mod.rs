@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::config::{Config, Layers};
-use crate::cost::{ClusterDevices, DeviceTraits, Line, Network, NetworkLink, Rates, SegmentTime};
+use crate::cost::{ClusterDevices, DeviceTraits, HostUpdates, Line, Network, NetworkLink, Rates, SegmentTime};
 use crate::memory::{Activations, Fit, OptimizerState, SegmentActivations};
 use crate::plan::builder::PlanBuilder;
 use crate::search::column::{Column, Columns};
@@ -49,7 +49,7 @@ fn chain_of(width: usize, at: &Place, segments: usize, tied: bool) -> Chain<Net,
 
 /// What a segment takes and stores for a row where it is not divided.
 #[derive(Clone, Copy)]
-struct SegmentKind {
+struct DrawnSegment {
     forward: f64,
     backward: f64,
     carry: f64,
@@ -57,25 +57,25 @@ struct SegmentKind {
 }
 
 /// Segments of three random kinds.
-fn kinds(segments: usize, numbers: &mut ChaCha8Rng) -> Vec<SegmentKind> {
+fn kinds(segments: usize, numbers: &mut ChaCha8Rng) -> Vec<DrawnSegment> {
     let mut kind = || {
         let (forward, longer) = (numbers.random_range(0.5..2.0), numbers.random_range(1.5..3.0));
         let (carry, stored) = (numbers.random_range(20.0..100.0), numbers.random_range(100.0..500.0));
-        SegmentKind { forward, backward: forward * longer, carry, stored }
+        DrawnSegment { forward, backward: forward * longer, carry, stored }
     };
     let kinds = [kind(), kind(), kind()];
     (0..segments).map(|_| kinds[numbers.random_range(0..3)]).collect()
 }
 
 /// A model and what its segments call, whose segments are of these kinds.
-fn column_of((builder, shapes): (PlanBuilder, ShapesOverRows), kinds: &[SegmentKind], with_bytes: bool) -> Column {
+fn column_of((builder, shapes): (PlanBuilder, ShapesOverRows), kinds: &[DrawnSegment], with_bytes: bool) -> Column {
     let proportional = |per_row: f64| Fit { fixed: 0.0, per_row };
-    let time = |kind: &SegmentKind| SegmentTime {
+    let time = |kind: &DrawnSegment| SegmentTime {
         forward: Line::through([(1.0, kind.forward)]),
         backward: Line::through([(1.0, kind.backward)]),
         untracked: Line::through([(1.0, kind.forward)]),
     };
-    let bytes = |kind: &SegmentKind| {
+    let bytes = |kind: &DrawnSegment| {
         Some(SegmentActivations {
             carry: proportional(kind.carry),
             stored: proportional(kind.stored),
@@ -133,7 +133,7 @@ fn judge<'a>(
         network,
         rates: Rates {
             update: 1e-2,
-            host_updates: [Some(3e-2); 2],
+            host_updates: HostUpdates { of_state: Some(3e-2), of_more: Some(4e-2) },
             copy: 1e-4,
             lost: 0.2,
             spared: 0.1,

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{SegmentKind, chain, column, column_of, declaring, device, found_over, given, judge, surveyed};
+use super::{DrawnSegment, chain, column, column_of, declaring, device, found_over, given, judge, surveyed};
 use crate::config::{Config, Layers, RankOrder};
 use crate::cost::{ClusterDevices, Network, NetworkLink};
 use crate::memory::OptimizerState;
@@ -206,25 +206,31 @@ fn as_little_is_put_away_as_lets_something_fit() {
     let cluster = Cluster::local(1).unwrap();
     let link = NetworkLink { latency: 0.0, bandwidth: 1e12 };
     let network = Network::of_links(vec![0], link, link);
-    let even = SegmentKind { forward: 1.0, backward: 2.0, carry: 0.0, stored: 0.0 };
+    let even = DrawnSegment { forward: 1.0, backward: 2.0, carry: 0.0, stored: 0.0 };
     let own = column_of(surveyed(&Config::new(), |at| chain(at, 4, false), 3), &[even; 4], true);
     let columns = Columns::from([((1, 1), Ok(own))]);
-    let settings = |bytes: u64| {
+    let settings = |bytes: u64, options: &[(&str, &str)]| {
         let judge = judge(&columns, &cluster, &network, (1, Some(bytes)));
-        let found = search(&judge, &given(1, &[]), 4);
+        let found = search(&judge, &given(1, options), 4);
         found.map_or("refused".to_string(), |found| {
             let settings = found.best().settings();
             let away = settings.lines().filter(|line| line.starts_with("offload")).collect::<Vec<_>>().join(", ");
             if away.is_empty() { "nothing".to_string() } else { away }
         })
     };
-    let mut found: Vec<String> = (4..30).map(|size| settings(size * 50)).collect();
-    found.dedup();
-    assert_eq!(
-        found,
-        ["refused", "offload.level = \"v0\"", "offload.optimizer_state = \"host\"", "nothing"],
-        "from little memory to much"
-    );
+    // From little memory to much.
+    let found = |options: &[(&str, &str)]| {
+        let mut found: Vec<String> = (2..30).map(|size| settings(size * 50, options)).collect();
+        found.dedup();
+        found
+    };
+    let (all, state) = ("offload.level = \"v0\"", "offload.optimizer_state = \"host\"");
+    assert_eq!(found(&[]), ["refused", all, state, "nothing"]);
+    // What is given stays, and the rest is chosen.
+    assert_eq!(found(&[("offload.optimizer_state", "none")]), ["refused", all, "nothing"]);
+    assert_eq!(found(&[("offload.parameters", "device")]), ["refused", all, state, "nothing"]);
+    assert_eq!(found(&[("offload.optimizer_state", "device")]), ["refused", all, "nothing"]);
+    assert_eq!(found(&[("offload.level", "")]), ["refused", "nothing"]);
 }
 
 #[test]
