@@ -55,33 +55,20 @@ fn bounded_by(bytes: u64) -> (&'static str, String) {
     ("offload.device_bytes", bytes.to_string())
 }
 
+/// What a model's segments take for so many rows, and how many these are.
 struct Measure(Epl, usize);
 
 impl WithModel for Measure {
-    type Output = CostTable;
+    type Output = (CostTable, usize);
 
     fn run<M: Model>(
         self,
         model: impl Fn(&Place) -> M,
         batch: impl Fn(Range<usize>, &Device) -> M::Batch,
-    ) -> epl::Result<CostTable> {
+    ) -> epl::Result<Self::Output> {
+        let segments = self.0.plan(&model)?.plan().segments.len();
         let sample = Sample::new(self.1, |count, device: &Device| batch(0..count, device));
-        self.0.cost_table(model, &AdamWConfig::new(), sample)
-    }
-}
-
-/// The segments of a model.
-struct Count(Epl);
-
-impl WithModel for Count {
-    type Output = usize;
-
-    fn run<M: Model>(
-        self,
-        model: impl Fn(&Place) -> M,
-        _: impl Fn(Range<usize>, &Device) -> M::Batch,
-    ) -> epl::Result<usize> {
-        Ok(self.0.build(model)?.model().segments())
+        Ok((self.0.cost_table(model, &AdamWConfig::new(), sample)?, segments))
     }
 }
 
@@ -157,8 +144,8 @@ fn main() -> epl::Result<()> {
     let step = args.sizes.step(&args.model, RANKS, 3);
     step.check()?;
     let unbounded = [bounded_by(1 << 50)];
-    let table = epl::launch(&config(&unbounded)?, |epl| step.with_model(Measure(epl, rows)))?.swap_remove(0);
-    let segments = epl::launch_dry(&config(&[])?, 0, |epl| step.with_model(Count(epl)))?.0;
+    let measure = |epl: Epl| step.with_model(Measure(epl, rows));
+    let (table, segments) = epl::launch(&config(&unbounded)?, measure)?.swap_remove(0);
     let needed = |options: &[(&'static str, String)]| -> Option<u64> {
         let choice = table.explain(&config(&[options, &unbounded].concat()).ok()?).ok()?;
         choice.memory().iter().map(|stage| stage.peak(Tier::Device)).max()

@@ -329,7 +329,7 @@ impl SearchRun<'_> {
             if is_smallest {
                 return Ok(());
             }
-            // By formula a stage needs less than it does: so much less is free to the formula.
+            // The formula takes a stage to need less than it was judged to need: by as much less it is allowed from now on.
             let needed = needed(costs, &found, &limits(&free), shape.sizes[1]);
             for (stage, over) in over.iter().enumerate().filter(|(_, over)| **over > 0) {
                 // A little more, as what is taken away for it may be of another size.
