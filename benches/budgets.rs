@@ -21,7 +21,7 @@ use epl::comm::CountingAllocator;
 use epl::config::Layers;
 use epl::memory::Tier;
 use epl::prelude::*;
-use epl_benches::steps::{Sizes, WithModel, steps_in_layout};
+use epl_benches::steps::{LR, Sizes, WithModel, steps_in_layout};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -90,10 +90,10 @@ impl WithModel for Held {
             (ALLOCATOR.live() - before).max(0)
         };
         let (all, mut most) = (epl.context().world().clone(), 0);
-        steps_in_layout(&epl, (model, batch), (rows, STEPS), |step| {
+        steps_in_layout(&epl, (model, batch), (rows, STEPS), |engine, step| {
             ALLOCATOR.look_anew();
             all.barrier()?;
-            step()?;
+            engine.step(step, LR)?;
             all.barrier()?;
             most = ALLOCATOR.most();
             // Nobody begins anew before all have looked.

@@ -13,7 +13,8 @@
 //! and the largest error; by how much the two times of a layout differ, on average, as no prediction comes closer than the machine does to
 //! itself; how many pairs of layouts are in the predicted order, of those whose medians differ by more than 3 % and than half
 //! their quartiles; and what the layout that the search finds takes ÷ the fastest of all that were measured. Layouts are drawn from those
-//! whose micro-batches are even.
+//! whose micro-batches are even. With `--in-turn` what a layout takes is told as if the found one took the same each time; errors are also
+//! told but for that of the found one, which a machine's phase may have while costs are measured.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -29,11 +30,13 @@ use epl::auto::Sample;
 use epl::comm::local;
 use epl::cost::Machine;
 use epl::prelude::*;
+use epl::search::Choice;
+use epl::simulate::StepTime;
 use epl::{Cluster, Mesh};
 use epl_benches::quartiles::quartiles;
 use epl_benches::shaped::{Shaped, ShapedLinks};
 use epl_benches::sleeping::sleeping;
-use epl_benches::steps::{Sizes, WithModel, steps_in_layout};
+use epl_benches::steps::{LR, Sizes, WithModel, steps_in_layout};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -56,6 +59,12 @@ struct Args {
     layouts: usize,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Of layouts whose error is 5 % or more, the parts of a step, predicted and measured; of a model
+    #[arg(long)]
+    parts: bool,
+    /// Each layout is measured behind the one that was found: where a machine has phases, both are in the same one
+    #[arg(long)]
+    in_turn: bool,
     #[command(flatten)]
     sizes: Sizes,
     /// `cargo bench` passes it
@@ -127,6 +136,7 @@ impl Args {
         match self.is_shaped() {
             _ if self.steps == 0 || self.layouts == 0 => refused("no steps or no layouts; give at least 1 of both"),
             _ if dtype != "f32" => refused("predictions are of f32; leave --dtype out"),
+            true if self.parts => refused("ranks of `shaped` have no trace; leave --parts out"),
             true if !set.is_empty() || *batch != 16 || seq.is_some() => {
                 refused("sizes are of models; `shaped` has its own")
             }
@@ -248,11 +258,12 @@ struct Predict<'a> {
     layouts: &'a [Config],
 }
 
-/// The layout that was searched, then those that were drawn.
-type Predicted = Vec<(String, f64, Config)>;
+/// A step on a rank: its seconds, and its parts where these are asked for.
+type RankStep = (f64, Option<StepTime>);
 
 impl WithModel for Predict<'_> {
-    type Output = (Predicted, Vec<String>);
+    /// The layout that was searched, then those that were drawn; why others are not possible.
+    type Output = (Vec<Choice>, Vec<String>);
 
     fn run<M: Model>(
         self,
@@ -269,7 +280,7 @@ impl WithModel for Predict<'_> {
         let (mut predicted, mut refused) = (Vec::new(), Vec::new());
         for config in [found.best().config()].into_iter().chain(self.layouts) {
             match table.explain(config) {
-                Ok(choice) => predicted.push((choice.words().to_string(), choice.seconds(), config.clone())),
+                Ok(choice) => predicted.push(choice),
                 Err(error) => refused.push(error.to_string()),
             }
         }
@@ -277,28 +288,31 @@ impl WithModel for Predict<'_> {
     }
 }
 
-/// Seconds of each step on a rank.
+/// Each step on a rank.
 struct Measure<'a> {
     args: &'a Args,
     epl: Epl,
 }
 
 impl WithModel for Measure<'_> {
-    type Output = Vec<f64>;
+    type Output = Vec<RankStep>;
 
     fn run<M: Model>(
         self,
         model: impl Fn(&Place) -> M,
         batch: impl Fn(Range<usize>, &Device) -> M::Batch,
-    ) -> epl::Result<Vec<f64>> {
-        let (sizes, mut seconds) = ((self.args.rows(), WARM_UP + self.args.steps), Vec::new());
-        steps_in_layout(&self.epl, (model, batch), sizes, |step| {
+    ) -> epl::Result<Vec<RankStep>> {
+        let (sizes, mut steps) = ((self.args.rows(), WARM_UP + self.args.steps), Vec::new());
+        steps_in_layout(&self.epl, (model, batch), sizes, |engine, step| {
+            if self.args.parts {
+                engine.measure_step();
+            }
             let begin = Instant::now();
-            step()?;
-            seconds.push(begin.elapsed().as_secs_f64());
+            engine.step(step, LR)?;
+            steps.push((begin.elapsed().as_secs_f64(), engine.step_time().copied()));
             Ok(())
         })?;
-        Ok(seconds.split_off(WARM_UP))
+        Ok(steps.split_off(WARM_UP))
     }
 }
 
@@ -323,48 +337,102 @@ fn main() -> epl::Result<()> {
         false => epl::launch(&Config::new().with("cluster.ranks", args.ranks)?, predict)?.swap_remove(0),
     };
     let mut known = BTreeSet::new();
-    predicted.retain(|(_, _, config)| known.insert(config.to_toml()));
+    predicted.retain(|choice| known.insert(choice.config().to_toml()));
     println!("{} predictions, made before anything is measured:", predicted.len());
-    predicted.iter().for_each(|(words, seconds, _)| println!("  {:.1} ms  {words}", seconds * 1e3));
+    predicted.iter().for_each(|choice| println!("  {:.1} ms  {}", choice.seconds() * 1e3, choice.words()));
     refused.iter().for_each(|reason| println!("not possible: {reason}"));
-    let mut measured: Vec<Vec<f64>> = vec![Vec::new(); predicted.len()];
+    let mut measured = vec![Measured::default(); predicted.len()];
     for _ in 0..2 {
         let mut order: Vec<usize> = (0..predicted.len()).collect();
         order.shuffle(&mut random);
         for index in order {
-            let measure = |epl: Epl| args.with_model(Measure { args: &args, epl });
-            let ranks = args.launch(&predicted[index].2, measure)?;
-            let last = |step: usize| ranks.iter().map(|seconds| seconds[step]).fold(0.0, f64::max);
-            measured[index].extend((0..args.steps).map(last));
+            let measure = |index: usize| {
+                let measure = |epl: Epl| args.with_model(Measure { args: &args, epl });
+                let ranks = args.launch(predicted[index].config(), measure)?;
+                let last = |step: usize| ranks.iter().map(|steps| steps[step].0).fold(0.0, f64::max);
+                Ok::<_, epl::Error>(((0..args.steps).map(last).collect::<Vec<f64>>(), ranks))
+            };
+            if args.in_turn {
+                measured[index].found.push(median(&measure(0)?.0));
+            }
+            let (seconds, ranks) = measure(index)?;
+            measured[index].seconds.extend(seconds);
+            measured[index].parts.extend(ranks[predicted[index].rank()].iter().filter_map(|(_, parts)| *parts));
             print!(".");
             let _ = std::io::stdout().flush();
         }
     }
     println!();
-    report(&args, &predicted, measured);
+    if args.in_turn {
+        as_if_even(&mut measured, args.steps);
+    }
+    report(&args, &predicted, &measured);
     Ok(())
 }
 
+/// What was measured of a layout.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    /// Of each step, until the last rank is done.
+    seconds: Vec<f64>,
+    /// Of each step on the rank whose parts are predicted.
+    parts: Vec<StepTime>,
+    /// What the found layout took just before, each time.
+    found: Vec<f64>,
+}
+
+fn median(seconds: &[f64]) -> f64 {
+    quartiles(seconds.to_vec())[1]
+}
+
+/// Steps as if the found layout had taken as long each time as it typically does.
+fn as_if_even(all: &mut [Measured], steps: usize) {
+    let typical = median(&all.iter().flat_map(|measured| measured.found.clone()).collect::<Vec<_>>());
+    for Measured { seconds, found, .. } in all {
+        let times = seconds.chunks_mut(steps).zip(found);
+        times.for_each(|(seconds, found)| seconds.iter_mut().for_each(|seconds| *seconds *= typical / *found));
+    }
+}
+
+impl Measured {
+    /// The parts that are off by a hundredth of the step and more, from the largest on: predicted, and the median of those measured.
+    fn parts(&self, choice: &Choice) -> String {
+        let median = |part: usize| quartiles(self.parts.iter().map(|time| time.parts()[part].1).collect())[1];
+        let parts = choice.time().parts().into_iter().enumerate();
+        let parts = parts.map(|(part, (what, predicted))| (what, predicted * 1e3, median(part) * 1e3));
+        let mut parts: Vec<_> =
+            parts.filter(|(_, predicted, took)| (took - predicted).abs() >= 10.0 * choice.seconds()).collect();
+        parts.sort_by(|(_, one, took), (_, other, second)| (second - other).abs().total_cmp(&(took - one).abs()));
+        let told = parts.into_iter().map(|(what, predicted, took)| format!("{what} {took:.1} for {predicted:.1}"));
+        told.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Prints all layouts from the fastest on, and how good the predictions were.
-fn report(args: &Args, predicted: &Predicted, measured: Vec<Vec<f64>>) {
-    let median = |seconds: &[f64]| quartiles(seconds.to_vec())[1];
-    let apart = |seconds: &Vec<f64>| {
-        let (first, second) = seconds.split_at(args.steps);
+fn report(args: &Args, predicted: &[Choice], all: &[Measured]) {
+    /// From which error on parts are printed.
+    const TOLD: f64 = 0.05;
+    let apart = |measured: &Measured| {
+        let (first, second) = measured.seconds.split_at(args.steps);
         100.0 * (median(second) / median(first) - 1.0).abs()
     };
-    let apart = measured.iter().map(apart).sum::<f64>() / measured.len() as f64;
-    let measured: Vec<[f64; 3]> = measured.into_iter().map(quartiles).collect();
+    let apart = all.iter().map(apart).sum::<f64>() / all.len() as f64;
+    let measured: Vec<[f64; 3]> = all.iter().map(|measured| quartiles(measured.seconds.clone())).collect();
     let mut order: Vec<usize> = (0..predicted.len()).collect();
     order.sort_by(|one, other| measured[*one][1].total_cmp(&measured[*other][1]));
-    let error = |index: usize| predicted[index].1 / measured[index][1] - 1.0;
+    let error = |index: usize| predicted[index].seconds() / measured[index][1] - 1.0;
     for index in &order {
-        let (words, seconds, _) = &predicted[*index];
+        let choice = &predicted[*index];
         let [low, median, high] = measured[*index].map(|seconds| seconds * 1e3);
         println!(
-            "{median:8.1} ms ({low:.1}-{high:.1}), predicted {:8.1} ({:+5.1} %)  {words}",
-            seconds * 1e3,
-            100.0 * error(*index)
+            "{median:8.1} ms ({low:.1}-{high:.1}), predicted {:8.1} ({:+5.1} %)  {}",
+            choice.seconds() * 1e3,
+            100.0 * error(*index),
+            choice.words()
         );
+        if !all[*index].parts.is_empty() && error(*index).abs() >= TOLD {
+            println!("            {}", all[*index].parts(choice));
+        }
     }
     let errors: Vec<f64> = order.iter().map(|index| 100.0 * error(*index).abs()).collect();
     let (mut pairs, mut kept) = (0, 0);
@@ -374,13 +442,20 @@ fn report(args: &Args, predicted: &Predicted, measured: Vec<Vec<f64>>) {
             let wide = [before, after].map(|[low, _, high]| (high - low) / 2.0).into_iter().fold(0.0, f64::max);
             if after[1] - before[1] > wide.max(0.03 * before[1]) {
                 pairs += 1;
-                kept += usize::from(predicted[*one].1 < predicted[*other].1);
+                kept += usize::from(predicted[*one].seconds() < predicted[*other].seconds());
             }
         }
     }
     let regret = measured[0][1] / measured[order[0]][1];
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     let worst = errors.iter().copied().fold(0.0, f64::max);
+    if args.in_turn {
+        let beside = |index: usize| 100.0 * ((1.0 + error(index)) / (1.0 + error(0)) - 1.0).abs();
+        let beside: Vec<f64> = (0..predicted.len()).map(beside).collect();
+        let (mean, worst) =
+            (beside.iter().sum::<f64>() / beside.len() as f64, beside.iter().copied().fold(0.0, f64::max));
+        println!("but for the error of the found layout: mean_error={mean:.1} % worst_error={worst:.1} %");
+    }
     println!(
         "name={} ranks={} layouts={} mean_error={mean:.1} % median_error={:.1} % worst_error={worst:.1} % \
          twice_apart={apart:.1} % pairs_in_order={kept}/{pairs} chosen_over_best={regret:.3}",

@@ -111,8 +111,8 @@ impl WithModel for OnRank<'_> {
     }
 }
 
-/// Steps of a model on a rank, in the layout of its configuration, of so many rows of all ranks: `around` gets each step, and runs it,
-/// when its batch is made and all ranks are there.
+/// Steps of a model on a rank, in the layout of its configuration, of so many rows of all ranks: `around` gets the engine with each step's
+/// micro-batches, and makes the step, when all ranks are there.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ pub fn steps_in_layout<M: Model>(
     epl: &Epl,
     (model, batch): (impl Fn(&Place) -> M, impl Fn(Range<usize>, &Device) -> M::Batch),
     (rows, steps): (usize, usize),
-    mut around: impl FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+    mut around: impl FnMut(&mut Engine<M>, Vec<MicroBatch<M::Batch>>) -> Result<()>,
 ) -> Result<()> {
     let micro_batches = epl.config().num_micro_batch(epl.context().mesh().replicas())?;
     let shard = BatchShard::of(epl.context(), micro_batches)?.rows(rows);
@@ -131,12 +131,15 @@ pub fn steps_in_layout<M: Model>(
             let samples: Vec<u64> = rows.clone().map(|row| row as u64).collect();
             MicroBatch::new(batch(rows.clone(), epl.place().device()), samples)
         };
-        let mut step = Some(shard.iter().map(micro_batch).collect::<Vec<_>>());
+        let step = shard.iter().map(micro_batch).collect();
         epl.context().world().barrier()?;
-        around(&mut || engine.step(step.take().unwrap_or_default(), 1e-4).map(|_| ()))?;
+        around(&mut engine, step)?;
     }
     Ok(())
 }
+
+/// The learning rate of steps that are measured.
+pub const LR: f64 = 1e-4;
 
 /// The sizes of a step, as a command line gives them.
 #[derive(Args, Clone, Debug)]
@@ -437,7 +440,7 @@ impl Step {
         let mut steps = |count: usize| -> Result<()> {
             for _ in 0..count {
                 let start = Instant::now();
-                let report = timed("engine", OperationPhase::Update, || engine.step(vec![micro_batch()], 1e-4))?;
+                let report = timed("engine", OperationPhase::Update, || engine.step(vec![micro_batch()], LR))?;
                 // The norm was read, so all of the step but its update is over; the next one begins with that.
                 seconds.push(start.elapsed().as_secs_f64());
                 loss = report.loss;

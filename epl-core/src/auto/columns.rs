@@ -313,8 +313,8 @@ pub(super) fn measure<M: Model>(
     Ok((column, seconds))
 }
 
-/// The same column on all ranks: the times of the slowest, the bytes of whoever needs the most and the most rows of tables, or why one
-/// has none. It is remembered.
+/// The same column on all ranks: times whose sum is that of the slowest rank, each in proportion to its mean over the ranks; the bytes
+/// of whoever needs the most and the most rows of tables; or why one has none. It is remembered.
 ///
 /// # Errors
 ///
@@ -326,8 +326,12 @@ fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration)
     };
     let lines = || segments.times.iter().flat_map(SegmentTime::lines);
     let seconds: Vec<f64> = lines().flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
-    let mut slowest = world.all_reduce_values(&seconds, ReduceOp::Max)?.into_iter();
-    let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(slowest.by_ref()));
+    // A rank that something came between in one segment is not the one in another: the slowest of each would be slower than any.
+    let sums = world.all_reduce_values(&seconds, ReduceOp::Sum)?;
+    let longest = world.all_reduce_values(&[seconds.iter().sum()], ReduceOp::Max)?[0];
+    let factor = longest / sums.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let mut shared = sums.into_iter().map(|sum| factor * sum);
+    let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(shared.by_ref()));
     for time in &mut segments.times {
         let [forward, backward, untracked] = time.lines().map(&mut again);
         *time = SegmentTime { forward, backward, untracked };

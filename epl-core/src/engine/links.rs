@@ -5,7 +5,7 @@
 //! the sender's actions, which need not be the receiver's.
 //!
 //! Between stages of different widths every device sends parcels of rows to those that need them, and puts together what
-//! it gets from several: `routes` tells who.
+//! it gets from several: [`Routes`] tell who.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -17,14 +17,14 @@ use epl_comm::{Pending, ProcessGroup};
 
 use super::micro_batch::MicroBatch;
 use super::parcel::{Parcel, ParcelLabel};
-use super::routes::Routes;
+use super::routes::exchange;
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;
 use crate::model::graph::CarryGradients;
 use crate::schedule::Stages;
 use crate::simulate::protocol::PARCEL_HEAD as HEAD;
-use crate::topology::cluster::Width;
+use crate::topology::cluster::{Routes, Width};
 
 /// One rank's ways to the other stages, for one step.
 pub(crate) struct StageLinks<'a> {
@@ -57,7 +57,7 @@ impl<'a> StageLinks<'a> {
     pub fn expect<B>(&mut self, first: usize, micro_batches: &[MicroBatch<B>]) -> Result<()> {
         match self.widths.iter().all(|width| width.members.len() == 1) {
             true => weights::check_stages(micro_batches, self.group)?,
-            false => self.routes = Some(Routes::exchange(first, micro_batches, self.widths, self.group)?),
+            false => self.routes = Some(exchange(first, micro_batches, self.widths, self.group)?),
         }
         Ok(())
     }

@@ -107,7 +107,7 @@ pub(crate) enum PutAway {
 
 impl PutAway {
     /// As a configuration says.
-    fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         let is_off = config.offload.level == OffloadLevel::Off;
         let is_state = Tiers::from_config(config) == Tiers { state: Tier::Host, ..Tiers::all(Tier::Device) };
         if is_off && is_state { Self::State } else { Self::Offload(config.offload.level) }

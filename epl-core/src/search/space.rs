@@ -182,7 +182,7 @@ fn orders(given: &Config, stages: usize, micro_batches: usize, segments: usize) 
 
 /// What is put away as is given, and where the memory of devices is bounded what a search may put away beside that: from the least on.
 pub(super) fn ways_to_put_away(given: &Config, is_bounded: bool) -> Vec<PutAway> {
-    let mut ways = vec![PutAway::Offload(given.offload.level)];
+    let mut ways = vec![PutAway::of(given)];
     if is_bounded && !is_fixed(given, "offload.level") {
         ways.extend((!is_fixed(given, "offload.optimizer_state")).then_some(PutAway::State));
         ways.push(PutAway::Offload(OffloadLevel::V0));

@@ -18,16 +18,16 @@ pub enum Members {
     Pool(Axis, usize),
     /// The communicator over which parameters are gathered.
     Gather(Axis),
-    /// Two stages of a replica.
+    /// Two stages of a replica; of different widths, two of its ranks, numbered stage by stage.
     Link {
-        /// The stage that sends.
+        /// Who sends.
         from: usize,
-        /// The stage that receives.
+        /// Who receives.
         to: usize,
     },
     /// The stages of a replica, which compare what they are given.
     Stages,
-    /// The stages of a replica that hold the same parameters.
+    /// The stages of a replica that hold the same parameters; of different widths, with those of all replicas.
     Tied(Vec<usize>),
     /// A group that a layer made.
     Other(String),
@@ -47,6 +47,9 @@ impl Members {
             Self::Link { from, to } => {
                 let stages = mesh.group(Axis::Pipeline, rank);
                 vec![stages[*from], stages[*to]]
+            }
+            Self::Tied(stages) if mesh.is_bridged() => {
+                (0..mesh.world_size()).filter(|rank| stages.contains(&mesh.coordinate(*rank).pipeline)).collect()
             }
             Self::Tied(stages) => {
                 let all = mesh.group(Axis::Pipeline, rank);

@@ -1,5 +1,5 @@
-//! What stages of one width send each other. A rank takes what a stage sends in the order in which that one sends it, until what
-//! it wants has come.
+//! What stages send each other. A rank takes what a member of another stage sends in the order in which that one sends it, until
+//! what it wants has come.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,8 @@ use super::protocol::PARCEL_HEAD;
 use super::shapes::{CarryShape, StepShapes, TensorShape};
 use crate::error::Result;
 use crate::plan::Plan;
-use crate::schedule::ActionKind;
+use crate::schedule::{Action, ActionKind};
+use crate::topology::cluster::{Routes, Width};
 
 /// Of a parcel's header: what it is, and how many counts and tensors follow.
 const LABEL: usize = 5;
@@ -26,48 +27,69 @@ struct StageMessage {
     part: usize,
 }
 
+/// What a stage sends behind one of its actions.
+fn sent_after(plan: &Plan, stage: usize, action: &Action) -> Option<StageMessage> {
+    let (micro_batch, part) = (action.micro_batch, plan.stages.part(stage, action.chunk));
+    let (backward, part) = match action.kind {
+        ActionKind::Forward => (false, Some(part + 1).filter(|next| *next < plan.stages.parts().len())),
+        ActionKind::Backward => (true, part.checked_sub(1)),
+    };
+    Some(StageMessage { backward, micro_batch, part: part? })
+}
+
+/// How many rows of a carry travel; none: the whole carry, from a stage of the same width.
+type RowsSent = Option<usize>;
+
 /// The links of one rank.
 pub(super) struct StageTraffic<'a> {
     plan: &'a Plan,
     shapes: &'a StepShapes,
-    /// What each stage sends to this one, and has not been taken.
-    coming: Vec<VecDeque<StageMessage>>,
+    /// The stages, and which member of their group the rank is.
+    widths: Vec<Width>,
+    member: usize,
+    /// Whose rows are whose; none where stages have one width.
+    routes: Option<&'a Routes>,
+    /// What each member sends to this one, and has not been taken.
+    coming: Vec<VecDeque<(StageMessage, RowsSent)>>,
     /// What was taken before it was wanted.
     arrived: FxHashSet<(usize, StageMessage)>,
     sent: Vec<usize>,
 }
 
 impl<'a> StageTraffic<'a> {
-    pub fn new(plan: &'a Plan, shapes: &'a StepShapes) -> Result<Self> {
+    pub fn new(plan: &'a Plan, shapes: &'a StepShapes, routes: Option<&'a Routes>) -> Result<Self> {
+        let (widths, (_, member)) = (plan.mesh.widths(), plan.mesh.in_stages(&plan.coordinate));
+        let coming = vec![VecDeque::new(); widths.last().map_or(0, |width| width.members.end)];
+        let mut traffic =
+            Self { plan, shapes, widths, member, routes, coming, arrived: FxHashSet::default(), sent: Vec::new() };
         let stages = &plan.stages;
         let own = |part: usize| part < stages.parts().len() && stages.of_part(part) == plan.stage();
         let mut is_neighbour = vec![false; stages.count()];
         for part in 0..stages.parts().len() {
             is_neighbour[stages.of_part(part)] |= own(part + 1) || part.checked_sub(1).is_some_and(own);
         }
-        let coming = |stage: usize| {
-            let mut queue = VecDeque::new();
-            if !is_neighbour[stage] {
-                return Ok(queue);
-            }
+        for stage in (0..stages.count()).filter(|stage| is_neighbour[*stage]) {
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
-                let (micro_batch, part) = (action.micro_batch, stages.part(stage, action.chunk));
-                let sent = match action.kind {
-                    ActionKind::Forward => (part + 1 < stages.parts().len()).then(|| StageMessage {
-                        backward: false,
-                        micro_batch,
-                        part: part + 1,
-                    }),
-                    ActionKind::Backward => {
-                        part.checked_sub(1).map(|part| StageMessage { backward: true, micro_batch, part })
+                if let Some(label) = sent_after(plan, stage, &action).filter(|label| own(label.part)) {
+                    for (from, rows) in traffic.sources(label, stage) {
+                        traffic.coming[from].push_back((label, rows));
                     }
-                };
-                queue.extend(sent.filter(|label| own(label.part)));
+                }
             }
-            Ok(queue)
-        };
-        let coming = (0..stages.count()).map(coming).collect::<Result<_>>()?;
-        Ok(Self { plan, shapes, coming, arrived: FxHashSet::default(), sent: Vec::new() })
+        }
+        Ok(traffic)
+    }
+
+    /// Tells the other stages what this one runs.
+    pub fn begin(&self, ops: &mut OpList) {
+        let mut told = |len: usize| ops.call(Members::Stages, Operation::AllGather, DType::I64, len);
+        // How many micro-batches there are, and which samples they have.
+        told(2);
+        if let Some(routes) = self.routes {
+            let all: Vec<_> = routes.micro_batches().map(|(_, members)| members).collect();
+            let numbers = |member: usize| all.iter().map(|members| 2 + members[member].samples.len()).sum::<usize>();
+            told((0..self.coming.len()).map(numbers).max().unwrap_or(0));
+        }
     }
 
     /// What enters a part, which is not the first.
@@ -95,27 +117,65 @@ impl<'a> StageTraffic<'a> {
         self.sent.drain(..).for_each(|sent| ops.wait(sent));
     }
 
+    /// The members of a stage that send the rank its part of a parcel.
+    fn sources(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
+        let (StageMessage { backward, micro_batch, .. }, from) = (label, &self.widths[stage]);
+        let pieces = |routes: &Routes, own: &Width| {
+            let pieces = routes.sources(micro_batch, self.member, from, own, backward);
+            pieces.into_iter().map(|piece| (piece.from, Some(piece.mine.len()))).collect()
+        };
+        self.alike(micro_batch, from, pieces)
+    }
+
+    /// The members of a stage that get the rank's parcel, or some rows of it.
+    fn targets(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
+        let (StageMessage { backward, micro_batch, .. }, to) = (label, &self.widths[stage]);
+        let pieces = |routes: &Routes, own: &Width| {
+            let pieces = routes.targets(micro_batch, self.member, to, own, backward);
+            pieces.into_iter().map(|(other, rows)| (other, Some(rows.len()))).collect()
+        };
+        self.alike(micro_batch, to, pieces)
+    }
+
+    /// The one member of a stage that runs the same rows; or else those of `pieces`.
+    fn alike(
+        &self,
+        micro_batch: usize,
+        stage: &Width,
+        pieces: impl FnOnce(&Routes, &Width) -> Vec<(usize, RowsSent)>,
+    ) -> Vec<(usize, RowsSent)> {
+        let own = &self.widths[self.plan.stage()];
+        let Some(routes) = self.routes else { return vec![(stage.members.start, None)] };
+        match routes.counterpart(micro_batch, self.member, stage, own) {
+            Some(other) => vec![(other, None)],
+            None => pieces(routes, own),
+        }
+    }
+
     fn receive(&mut self, ops: &mut OpList, label: StageMessage, part: usize) {
-        let (from, to) = (self.plan.stages.of_part(part), self.plan.stage());
-        while !self.arrived.remove(&(from, label)) {
-            let Some(next) = self.coming[from].pop_front() else { return };
-            for (dtype, elements) in self.messages(next) {
-                ops.call(Members::Link { from, to }, Operation::Receive, dtype, elements);
+        for (from, _) in self.sources(label, self.plan.stages.of_part(part)) {
+            while !self.arrived.remove(&(from, label)) {
+                let Some((next, rows)) = self.coming[from].pop_front() else { return };
+                for (dtype, elements) in self.messages(next, rows) {
+                    ops.call(Members::Link { from, to: self.member }, Operation::Receive, dtype, elements);
+                }
+                self.arrived.insert((from, next));
             }
-            self.arrived.insert((from, next));
         }
     }
 
     fn send(&mut self, ops: &mut OpList, label: StageMessage) {
-        let (from, to) = (self.plan.stage(), self.plan.stages.of_part(label.part));
-        for (dtype, elements) in self.messages(label) {
-            let call = Called { over: Members::Link { from, to }, operation: Operation::Send, dtype, elements };
-            self.sent.push(ops.start(Purpose::Parcel, call));
+        for (to, rows) in self.targets(label, self.plan.stages.of_part(label.part)) {
+            for (dtype, elements) in self.messages(label, rows) {
+                let over = Members::Link { from: self.member, to };
+                self.sent
+                    .push(ops.start(Purpose::Parcel, Called { over, operation: Operation::Send, dtype, elements }));
+            }
         }
     }
 
-    /// The messages of a parcel: its header, then its tensors.
-    fn messages(&self, label: StageMessage) -> Vec<(DType, usize)> {
+    /// The messages of a parcel: its header, then its tensors, or so many of their rows.
+    fn messages(&self, label: StageMessage, rows: RowsSent) -> Vec<(DType, usize)> {
         let part = &self.plan.stages.parts()[label.part];
         let segment = if label.backward { part.end - 1 } else { part.start - 1 };
         let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, segment);
@@ -126,9 +186,13 @@ impl<'a> StageTraffic<'a> {
         };
         let numbers = |line: &Option<&TensorShape>| line.map_or(1, |tensor| 2 + tensor.dims.len());
         let header = LABEL + counts + lines.iter().map(numbers).sum::<usize>();
+        let elements = |tensor: &TensorShape| match rows {
+            None => tensor.elements(),
+            Some(rows) => rows * tensor.dims[1..].iter().product::<usize>(),
+        };
         let mut messages = vec![(DType::I64, PARCEL_HEAD + 1)];
         messages.extend((header > PARCEL_HEAD).then(|| (DType::I64, header - PARCEL_HEAD)));
-        messages.extend(lines.into_iter().flatten().map(|tensor| (tensor.dtype, tensor.elements())));
+        messages.extend(lines.into_iter().flatten().map(|tensor| (tensor.dtype, elements(tensor))));
         messages
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burn::tensor::DType;
-use epl_comm::{Operation, ReduceOp};
+use epl_comm::{Operation, ReduceOp, shard_range};
 
 use super::call::Members;
 use super::links::StageTraffic;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::params::Form;
 use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind, run_of};
-use crate::topology::cluster::Axis;
+use crate::topology::cluster::{Axis, Routes};
 
 /// What the rank of a plan does in a step behind the first one, which is not skipped, of a model that hands out no outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,25 +28,44 @@ pub struct StepProgram {
 }
 
 impl StepProgram {
-    /// Writes it down.
+    /// Writes it down, where all stages have one width.
     ///
     /// # Errors
     ///
-    /// When the schedule is for another number of micro-batches, or stages have different widths: rows are then divided by the
-    /// batch.
+    /// When the schedule is for another number of micro-batches, or stages have different widths: what they send each other
+    /// depends on the rows of a batch.
     pub fn new(plan: &Plan, shapes: &StepShapes) -> Result<Self> {
-        if plan.mesh.is_bridged() {
-            return Err(Error::invalid(
-                "a step is simulated where all stages have one width, and these have different ones; give all scopes as many \
-                 devices",
-            ));
+        match plan.mesh.is_bridged() {
+            false => Self::written(plan, shapes, None),
+            true => Err(Error::invalid(
+                "what stages of different widths send each other depends on the rows of a batch; call `StepProgram::of_batch`",
+            )),
         }
+    }
+
+    /// Writes it down, of a batch of so many rows of all replicas; the carry between stages of different widths has as many rows as
+    /// its micro-batch.
+    ///
+    /// # Errors
+    ///
+    /// When the schedule is for another number of micro-batches, or the weights by which replicas divide rows are wrong.
+    pub fn of_batch(plan: &Plan, shapes: &StepShapes, batch: usize) -> Result<Self> {
+        if !plan.mesh.is_bridged() {
+            return Self::new(plan, shapes);
+        }
+        let ((replica, _), count) = (plan.mesh.in_stages(&plan.coordinate), shapes.micro_batches());
+        let rows = plan.mesh.rows_of(replica, batch)?.len();
+        let micro_batches: Vec<usize> = (0..count).map(|index| shard_range(rows, count, index).len()).collect();
+        Self::written(plan, shapes, Some(&Routes::of_rows(&micro_batches, &plan.mesh.widths())))
+    }
+
+    fn written(plan: &Plan, shapes: &StepShapes, routes: Option<&Routes>) -> Result<Self> {
         let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), shapes.micro_batches())?;
         let mut step = Step {
             plan,
             shapes,
             ops: OpList::with_room(Self::about(plan, shapes, &actions)),
-            links: StageTraffic::new(plan, shapes)?,
+            links: StageTraffic::new(plan, shapes, routes)?,
             parameters: GatherAhead::new(plan, &actions),
             reductions: Reductions::new(plan, shapes),
             backwards: vec![0; plan.segments.len()],
@@ -109,7 +128,7 @@ impl Step<'_> {
     /// What ranks were given is compared, and weights are summed.
     fn begin(&mut self) {
         if self.stages() > 1 {
-            self.ops.call(Members::Stages, Operation::AllGather, DType::I64, 2);
+            self.links.begin(&mut self.ops);
         }
         let terms = self.shapes.terms;
         self.values(

@@ -79,8 +79,13 @@ impl<'a> Reductions<'a> {
             }
         } else {
             for bucket in &table.tied {
-                self.over_stages(ops, bucket);
-                self.over_replicas(ops, bucket);
+                match self.plan.mesh.is_bridged() {
+                    true => self.over_widths(ops, bucket),
+                    false => {
+                        self.over_stages(ops, bucket);
+                        self.over_replicas(ops, bucket);
+                    }
+                }
             }
         }
         self.settle_all(ops);
@@ -91,8 +96,17 @@ impl<'a> Reductions<'a> {
     }
 
     fn over_stages(&self, ops: &mut OpList, bucket: &Bucket) {
-        let stages = self.plan.params.records[bucket.members[0]].stages.clone();
-        ops.call(Members::Tied(stages), Operation::AllReduce(SUM), bucket.dtype, flat_len(self.plan, bucket));
+        ops.call(self.holders(bucket), Operation::AllReduce(SUM), bucket.dtype, flat_len(self.plan, bucket));
+    }
+
+    /// Over all ranks of stages of different widths that hold it.
+    fn over_widths(&self, ops: &mut OpList, bucket: &Bucket) {
+        let (_, dtype) = self.reduction(bucket);
+        ops.call(self.holders(bucket), Operation::AllReduce(SUM), dtype, flat_len(self.plan, bucket));
+    }
+
+    fn holders(&self, bucket: &Bucket) -> Members {
+        Members::Tied(self.plan.params.records[bucket.members[0]].stages.clone())
     }
 
     fn over_replicas(&self, ops: &mut OpList, bucket: &Bucket) {

@@ -102,13 +102,9 @@ pub fn train(model: &DecoderConfig, layout: Layout) -> Outcome {
     };
     let (outcome, traced) = launched(layout, (&config, &trace), steps);
     let lay = |lazy: LazyModel<Decoder>, config: &Config| lazy.for_optimizer(&optimizer, settings(config));
-    program::check(
-        &traced,
-        (&config, &trace, model.experts.is_some()),
-        |place| model.init(place),
-        lay,
-        |epl| batches(epl, 2),
-    );
+    let step =
+        program::Step { config: &config, trace: &trace, rows: items().len(), has_experts: model.experts.is_some() };
+    program::check(&traced, step, |place| model.init(place), lay, |epl| batches(epl, 2));
     without_zeros(outcome)
 }
 

@@ -141,7 +141,8 @@ pub fn train(layout: Layout) -> Outcome {
         let device = Device::default().autodiff();
         laid(lazy, &device)?.for_optimizer(&adam_w(), settings(config))
     };
-    program::check(&traced, (&config, &trace, false), chain, lay, |epl| batches(epl, 2, layout.accumulation));
+    let step = program::Step { config: &config, trace: &trace, rows: ROWS, has_experts: false };
+    program::check(&traced, step, chain, lay, |epl| batches(epl, 2, layout.accumulation));
     outcome
 }
 

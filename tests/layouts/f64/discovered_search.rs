@@ -148,9 +148,8 @@ where
             let batch = (self.rows)(0..ROWS, &Device::default().autodiff());
             lazy.discover(&batch)?.for_optimizer(&adam_w(), EngineSettings::from_config(config))
         };
-        program::check(&traced, (&by_hand, &trace, false), self.model, lay, |epl| {
-            self.batches(epl, 2, traced[0].micro_batches())
-        });
+        let step = program::Step { config: &by_hand, trace: &trace, rows: ROWS, has_experts: false };
+        program::check(&traced, step, self.model, lay, |epl| self.batches(epl, 2, traced[0].micro_batches()));
         let (again, _, pasted) = self.run(&given, &found.settings, &Trace::new());
         assert_eq!(pasted.plan, found.plan);
         assert_same(layout(1, 2, 1, 1), &again, &alone, 1e-10);

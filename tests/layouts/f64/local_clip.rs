@@ -68,7 +68,9 @@ fn train(case: &Case, layout: Layout, reduce: ReduceMethod) -> Outcome {
     let (mut outcomes, traced): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
     let batches = |epl: &Epl| micro_batches(epl, case, STEPS - 1, layout.accumulation);
     let lay = |lazy: LazyModel<T5>, config: &Config| lazy.for_optimizer(&SgdConfig::new(), settings(config));
-    program::check(&traced, (&config, &trace, case.model.moe.is_some()), |place| case.init(place), lay, batches);
+    let has_experts = case.model.moe.is_some();
+    let step = program::Step { config: &config, trace: &trace, rows: case.pairs.len(), has_experts };
+    program::check(&traced, step, |place| case.init(place), lay, batches);
     for other in &outcomes[1..] {
         assert_eq!(outcomes[0].norms, other.norms, "all ranks report the same");
         assert_eq!(outcomes[0].parameters, other.parameters, "replicas stay equal, to the bit");

@@ -370,7 +370,8 @@ pub fn train_as(case: &Case, layout: Layout, config: &Config) -> Outcome {
     let trace = Trace::new();
     let steps = |epl: Epl| steps(case, layout.accumulation, &epl);
     let (outcome, traced) = launched(layout, (config, &trace), steps);
-    program::check(&traced, (config, &trace, case.model.moe.is_some()), |place| case.init(place), lay, batches);
+    let step = program::Step { config, trace: &trace, rows: case.pairs.len(), has_experts: case.model.moe.is_some() };
+    program::check(&traced, step, |place| case.init(place), lay, batches);
     outcome
 }
 

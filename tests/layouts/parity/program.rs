@@ -63,11 +63,20 @@ impl Done {
     }
 }
 
-/// Compares the program of every rank's plan with what the rank did between the marks, if all ranks are of this process and
-/// their stages of one width. Of a model with experts, rows of layers' own collectives are not compared.
+/// What was traced.
+pub struct Step<'a> {
+    pub config: &'a Config,
+    pub trace: &'a Trace,
+    /// Rows of the step, of all replicas.
+    pub rows: usize,
+    /// Of a model with experts, rows of layers' own collectives are not compared.
+    pub has_experts: bool,
+}
+
+/// Compares the program of every rank's plan with what the rank did between the marks, if all ranks are of this process.
 pub fn check<M: Model>(
     traced: &[Traced],
-    (config, trace, has_experts): (&Config, &Trace, bool),
+    Step { config, trace, rows: batch, has_experts }: Step<'_>,
     mut model: impl FnMut(&Place) -> M,
     lay: impl Fn(LazyModel<M>, &Config) -> epl::Result<LazyModel<M>>,
     mut batches: impl FnMut(&Epl) -> Vec<MicroBatch<M::Batch>>,
@@ -76,8 +85,7 @@ pub fn check<M: Model>(
 {
     assert!(!traced.is_empty(), "ranks that were traced");
     let events = trace.events();
-    let is_whole = |plan: &Plan| plan.mesh.world_size() == traced.len() && !plan.mesh.is_bridged();
-    for Traced { rank, plan, lanes } in traced.iter().filter(|traced| is_whole(&traced.plan)) {
+    for Traced { rank, plan, lanes } in traced.iter().filter(|own| own.plan.mesh.world_size() == traced.len()) {
         let own = between_marks(&events, *rank);
         let did = done(&own, has_experts);
         let (program, _) = launch_dry(config, *rank, |epl| {
@@ -86,8 +94,12 @@ pub fn check<M: Model>(
             let kinds: Vec<usize> = (0..rows_of.len()).collect();
             let shapes = lazy.step_shapes(&rows_of, &kinds, |number, _| batches[number].batch.clone())?;
             let shapes = shapes.with_lanes(*lanes).with_rows(rows(&own));
-            let program = StepProgram::new(plan, &shapes)?;
-            assert_eq!(program, StepProgram::new(lazy.plan(), &shapes)?, "rank {rank}, by a plan without an engine");
+            let program = StepProgram::of_batch(plan, &shapes, batch)?;
+            assert_eq!(
+                program,
+                StepProgram::of_batch(lazy.plan(), &shapes, batch)?,
+                "rank {rank}, by a plan without an engine"
+            );
             Ok(program)
         })
         .unwrap_or_else(|error| panic!("rank {rank}: {error}"));

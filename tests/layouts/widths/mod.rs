@@ -1,5 +1,5 @@
 //! A model of four segments in two or three scopes, trained for three steps, evaluated, saved and run as a whole, compared
-//! with the same model on one rank.
+//! with the same model on one rank; and a step of it, with the list of its calls.
 
 // Each test binary uses its part of this.
 #![allow(dead_code)]
@@ -13,6 +13,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use epl::comm::Trace;
 use epl::config::{CheckpointType, OffloadLevel, PipelineStrategy, ZeroLevel};
 use epl::data::{BatchShard, micro_batches};
 use epl::model::output::{Combine, Merge, Outputs};
@@ -22,7 +23,9 @@ use epl::modules::{
 };
 use epl::prelude::*;
 use epl::testing::largest_error;
-use epl::{Carry, StepReport, launch};
+use epl::{Carry, EngineSettings, LazyModel, StepReport, launch, launch_traced};
+
+use crate::parity::program;
 
 const FEATURES: usize = 6;
 const CLASSES: usize = 7;
@@ -112,6 +115,8 @@ pub struct Case {
     pub zero: ZeroLevel,
     /// Where state lies.
     pub offload: OffloadLevel,
+    /// Whether the model hands out values.
+    pub outputs: bool,
 }
 
 impl Case {
@@ -119,7 +124,8 @@ impl Case {
         let schedule = PipelineStrategy::PreferBackward;
         let scopes = scopes.to_vec();
         let (zero, offload) = (ZeroLevel::Off, OffloadLevel::Off);
-        Self { ranks, scopes, rows, micro_batches, schedule, kept: None, tied: None, norm: false, zero, offload }
+        let (kept, tied, norm, outputs) = (None, None, false, true);
+        Self { ranks, scopes, rows, micro_batches, schedule, kept, tied, norm, zero, offload, outputs }
     }
 
     /// The same on one rank, in one micro-batch.
@@ -151,9 +157,11 @@ impl Case {
     /// The model as a chain, whose stages are what is in a scope.
     pub fn net(&self, at: &Place) -> Chain<Net, Batch, Tensor<2>> {
         let context = at.context().clone();
-        context.declare_output("hidden", Merge::Global(Combine::Concat));
-        context.declare_output("squares", Merge::Global(Combine::Mean));
-        context.declare_output("own", Merge::Local(Combine::Sum));
+        if self.outputs {
+            context.declare_output("hidden", Merge::Global(Combine::Concat));
+            context.declare_output("squares", Merge::Global(Combine::Mean));
+            context.declare_output("own", Merge::Local(Combine::Sum));
+        }
         let middle = |at: &Place| Middle {
             linear: LinearConfig::new(FEATURES, FEATURES).init(at),
             mlp: ParallelMlpConfig::new(FEATURES, 9).init(&at.child("rest.mlp")),
@@ -170,11 +178,11 @@ impl Case {
             ),
             others => panic!("{} scopes", others.len()),
         };
-        chain(Net { body, rest, context }, self.tied)
+        chain(Net { body, rest, context }, self.tied, self.outputs)
     }
 }
 
-fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
+fn chain(net: Net, tied: Option<Tied>, outputs: bool) -> Chain<Net, Batch, Tensor<2>> {
     let third: &[&str] = match tied {
         None => &["rest.0"],
         Some(Tied::Linear) => &["rest.0", "body.linear"],
@@ -186,9 +194,11 @@ fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
             let hidden = net.body.norm.iter().fold(hidden, |hidden, norm| norm.forward(hidden));
             net.body.dropout.forward(hidden)
         })
-        .then(&["body.mlp"], |net, hidden, _| {
+        .then(&["body.mlp"], move |net, hidden, _| {
             let hidden = hidden.clone() + net.body.mlp.forward(hidden);
-            net.context.output("hidden", hidden.clone());
+            if outputs {
+                net.context.output("hidden", hidden.clone());
+            }
             hidden
         })
         .then(third, move |net, hidden, _| {
@@ -198,10 +208,12 @@ fn chain(net: Net, tied: Option<Tied>) -> Chain<Net, Batch, Tensor<2>> {
                 Some(Tied::Mlp) => net.body.mlp.forward(hidden),
             };
             let hidden = tanh(net.rest.0.linear.forward(hidden.clone())) + net.rest.0.mlp.forward(hidden);
-            // A mean by a product: Burn's own rounds to f32.
-            let mean = hidden.clone().powi_scalar(2).sum_dim(0) * (1.0 / hidden.dims()[0] as f64);
-            net.context.output("squares", mean);
-            net.context.output("own", hidden.clone().sum_dim(0));
+            if outputs {
+                // A mean by a product: Burn's own rounds to f32.
+                let mean = hidden.clone().powi_scalar(2).sum_dim(0) * (1.0 / hidden.dims()[0] as f64);
+                net.context.output("squares", mean);
+                net.context.output("own", hidden.clone().sum_dim(0));
+            }
             hidden
         })
         .then(&["rest.1"], |net, hidden, (_, classes)| net.rest.1.forward_loss(hidden, classes.clone()).reshape([1, 1]))
@@ -262,6 +274,38 @@ pub fn assert_parity(case: &Case, bound: f64) {
         let (worst, error) = largest_error(&a, &b);
         assert!(error <= bound, "{said}, rank {rank}: {worst} differs by {error:e}");
     }
+    if !case.scopes.is_empty() {
+        assert_listed(&Case { outputs: false, ..case.clone() });
+    }
+}
+
+/// The second step of every rank is that of its list, call for call.
+fn assert_listed(case: &Case) {
+    let (config, trace) = (case.config(), Trace::new());
+    // Scopes say the mesh, which is known once the model is there.
+    let batches = |context: &Context, step: usize| {
+        let batch = rows(step * case.rows..(step + 1) * case.rows, &Device::default().autodiff());
+        micro_batches(&batch, BatchShard::of(context, case.micro_batches)?, (step * case.rows) as u64)
+    };
+    let traced = launch_traced(&config, Some(trace.clone()), |epl| {
+        let mut engine = Engine::build(&epl, |at| case.net(at), &optimizer())?;
+        engine.step(batches(engine.context(), 0)?, 0.05)?;
+        let second = batches(engine.context(), 1)?;
+        engine.context().mark(|| program::MARKS[0].to_string());
+        engine.step(second, 0.05)?;
+        engine.context().mark(|| program::MARKS[1].to_string());
+        Ok(program::Traced::of(&engine))
+    });
+    let traced = traced.unwrap_or_else(|error| panic!("{:?}: {error}", case.scopes));
+    let lay =
+        |lazy: LazyModel<_>, config: &Config| lazy.for_optimizer(&optimizer(), EngineSettings::from_config(config));
+    let step = program::Step { config: &config, trace: &trace, rows: case.rows, has_experts: false };
+    let second = |epl: &Epl| batches(epl.plan(|at| case.net(at))?.context(), 1);
+    program::check(&traced, step, |at| case.net(at), lay, |epl| second(epl).expect("rows that can be divided"));
+}
+
+fn optimizer() -> AdamWConfig {
+    AdamWConfig::new().with_epsilon(1e-4)
 }
 
 /// Runs a case on every rank.
@@ -271,7 +315,7 @@ pub fn run(case: &Case) -> epl::Result<Vec<Outcome>> {
 }
 
 fn train(epl: &Epl, case: &Case, folder: &Path) -> epl::Result<Outcome> {
-    let build = || Engine::build(epl, |at| case.net(at), &AdamWConfig::new().with_epsilon(1e-4));
+    let build = || Engine::build(epl, |at| case.net(at), &optimizer());
     let mut engine = build()?;
     let device = engine.device().clone();
     let batch = |step: usize| rows(step * case.rows..(step + 1) * case.rows, &device);

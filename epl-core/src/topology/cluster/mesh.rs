@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use epl_comm::shard_range;
+
 use super::axis::{Axis, Coordinate};
 use super::block::Block;
 use super::error::{ClusterError, Result};
@@ -356,6 +358,24 @@ impl Mesh {
         self.blocks.iter().map(width).collect()
     }
 
+    /// Of who stands there the replica, and which member of a group along the pipeline axis that is.
+    pub(crate) fn in_stages(&self, at: &Coordinate) -> (usize, usize) {
+        let devices = self.sizes_in(at.pipeline).along(Axis::Data) / self.replicas;
+        let Width { members, copies } = &self.widths()[at.pipeline];
+        let own = if self.is_bridged() { at.data % devices * copies + at.tensor } else { 0 };
+        (at.data / devices, members.start + own)
+    }
+
+    /// The rows of a replica, of a batch of so many: in the proportion that is given, or evenly.
+    ///
+    /// # Errors
+    ///
+    /// As [`row_weights`](Self::row_weights).
+    pub(crate) fn rows_of(&self, replica: usize, batch: usize) -> Result<Range<usize>> {
+        let even = || shard_range(batch, self.replicas, replica);
+        Ok(self.batch_part(replica)?.map_or_else(even, |part| part.rows(batch)))
+    }
+
     /// The ranks of a stage in a replica: in a block of one stage the data digits are the slowest.
     fn in_replica<'a>(&self, block: &'a Block, replica: usize) -> &'a [usize] {
         let width = block.ranks().len() / self.replicas;
@@ -383,6 +403,28 @@ mod tests {
             })
         };
         group.iter().map(number).collect()
+    }
+
+    #[test]
+    fn who_stands_at_a_coordinate_is_who_has_it() {
+        let stages = |widths: &[(usize, usize)]| {
+            let mut first = 0;
+            let stage = |(data, tensor): &(usize, usize)| {
+                let ranks: Vec<usize> = (first..first + data * tensor).collect();
+                first += ranks.len();
+                (MeshSizes::new(*data, 1, *tensor, 1).unwrap(), ranks)
+            };
+            Mesh::of_stages(widths.iter().map(stage).collect(), 2, RankOrder::PipelineDataTensor).unwrap()
+        };
+        // Each of two replicas on two devices that divide its rows, on two slices, on three devices; and on two slices in all stages.
+        let [unlike, alike] = [stages(&[(4, 1), (2, 2), (6, 1)]), stages(&[(2, 2); 3])];
+        assert_eq!([unlike.is_bridged(), alike.is_bridged()], [true, false]);
+        for mesh in [unlike, alike] {
+            for rank in 0..mesh.world_size() {
+                let at = (mesh.replica(rank), mesh.member(Axis::Pipeline, rank));
+                assert_eq!(mesh.in_stages(&mesh.coordinate(rank)), at, "rank {rank} of {mesh:?}");
+            }
+        }
     }
 
     #[test]

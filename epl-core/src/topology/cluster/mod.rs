@@ -11,6 +11,7 @@ mod sizes;
 mod block;
 mod part;
 mod mesh;
+mod routes;
 mod placement;
 mod display;
 
@@ -21,5 +22,6 @@ pub use mesh::Mesh;
 pub(crate) use mesh::Width;
 pub(crate) use part::BatchPart;
 pub use placement::Placement;
+pub(crate) use routes::{MemberRows, Routes};
 pub use sizes::{MeshRequest, MeshSizes};
 pub use workers::{Cluster, DeviceSlot};
