@@ -73,6 +73,10 @@ struct Args {
 }
 
 const WARM_UP: usize = 3;
+/// How often each layout is measured.
+const TIMES: usize = 2;
+/// How many parts a step has.
+const PARTS: usize = 8;
 /// Hosts of `shaped` have so many ranks.
 const ON_HOST: usize = 4;
 /// The width between the two layers of each segment: it sleeps forward for as many hundredths of a millisecond and a row, and twice as
@@ -186,6 +190,18 @@ impl Args {
             .lanes(config.communication.num_communicators)
             .run(on_rank)
             .map_err(|(_, error)| error)
+    }
+
+    /// Steps of a layout.
+    fn run(&self, choice: &Choice) -> epl::Result<LayoutRun> {
+        let ranks = self.launch(choice.config(), |epl| self.with_model(Measure { args: self, epl }))?;
+        let last = |step: usize| ranks.iter().map(|steps| steps[step].0).fold(0.0, f64::max);
+        let parts = ranks[choice.rank()].iter().filter_map(|(_, time)| time.as_ref());
+        Ok(LayoutRun {
+            seconds: (0..self.steps).map(last).collect(),
+            parts: parts.map(|time| time.parts().map(|(_, seconds)| seconds)).collect(),
+            found: None,
+        })
     }
 
     /// In which orders ranks lie, and how rows are divided over replicas, where devices are not alike: in the one order each replica has
@@ -341,83 +357,75 @@ fn main() -> epl::Result<()> {
     println!("{} predictions, made before anything is measured:", predicted.len());
     predicted.iter().for_each(|choice| println!("  {:.1} ms  {}", choice.seconds() * 1e3, choice.words()));
     refused.iter().for_each(|reason| println!("not possible: {reason}"));
-    let mut measured = vec![Measured::default(); predicted.len()];
-    for _ in 0..2 {
+    let mut measured = vec![Vec::new(); predicted.len()];
+    for _ in 0..TIMES {
         let mut order: Vec<usize> = (0..predicted.len()).collect();
         order.shuffle(&mut random);
         for index in order {
-            let measure = |index: usize| {
-                let measure = |epl: Epl| args.with_model(Measure { args: &args, epl });
-                let ranks = args.launch(predicted[index].config(), measure)?;
-                let last = |step: usize| ranks.iter().map(|steps| steps[step].0).fold(0.0, f64::max);
-                Ok::<_, epl::Error>(((0..args.steps).map(last).collect::<Vec<f64>>(), ranks))
-            };
-            if args.in_turn {
-                measured[index].found.push(median(&measure(0)?.0));
-            }
-            let (seconds, ranks) = measure(index)?;
-            measured[index].seconds.extend(seconds);
-            measured[index].parts.extend(ranks[predicted[index].rank()].iter().filter_map(|(_, parts)| *parts));
+            let found = args.in_turn.then(|| args.run(&predicted[0])).transpose()?;
+            let run = args.run(&predicted[index])?;
+            measured[index].push(LayoutRun { found: found.map(|found| median(&found.seconds)), ..run });
             print!(".");
             let _ = std::io::stdout().flush();
         }
     }
     println!();
-    if args.in_turn {
-        as_if_even(&mut measured, args.steps);
-    }
+    as_if_even(&mut measured);
     report(&args, &predicted, &measured);
     Ok(())
 }
 
-/// What was measured of a layout.
-#[derive(Clone, Debug, Default)]
-struct Measured {
+/// What was measured of a layout, one of the times.
+#[derive(Clone, Debug)]
+struct LayoutRun {
     /// Of each step, until the last rank is done.
     seconds: Vec<f64>,
-    /// Of each step on the rank whose parts are predicted.
-    parts: Vec<StepTime>,
-    /// What the found layout took just before, each time.
-    found: Vec<f64>,
+    /// Of each step the parts on the rank whose parts are predicted, where these are asked for.
+    parts: Vec<[f64; PARTS]>,
+    /// The median of the found layout's steps just before, where it was run.
+    found: Option<f64>,
 }
 
 fn median(seconds: &[f64]) -> f64 {
     quartiles(seconds.to_vec())[1]
 }
 
-/// Steps as if the found layout had taken as long each time as it typically does.
-fn as_if_even(all: &mut [Measured], steps: usize) {
-    let typical = median(&all.iter().flat_map(|measured| measured.found.clone()).collect::<Vec<_>>());
-    for Measured { seconds, found, .. } in all {
-        let times = seconds.chunks_mut(steps).zip(found);
-        times.for_each(|(seconds, found)| seconds.iter_mut().for_each(|seconds| *seconds *= typical / *found));
+/// All times of layouts behind which the found one was run, as if that had taken as long each time as it typically does.
+fn as_if_even(all: &mut [Vec<LayoutRun>]) {
+    let typical = median(&all.iter().flatten().filter_map(|run| run.found).collect::<Vec<_>>());
+    for LayoutRun { seconds, parts, found } in all.iter_mut().flatten() {
+        if let Some(found) = found {
+            let all = seconds.iter_mut().chain(parts.iter_mut().flatten());
+            all.for_each(|seconds| *seconds *= typical / *found);
+        }
     }
 }
 
-impl Measured {
-    /// The parts that are off by a hundredth of the step and more, from the largest on: predicted, and the median of those measured.
-    fn parts(&self, choice: &Choice) -> String {
-        let median = |part: usize| quartiles(self.parts.iter().map(|time| time.parts()[part].1).collect())[1];
-        let parts = choice.time().parts().into_iter().enumerate();
-        let parts = parts.map(|(part, (what, predicted))| (what, predicted * 1e3, median(part) * 1e3));
-        let mut parts: Vec<_> =
-            parts.filter(|(_, predicted, took)| (took - predicted).abs() >= 10.0 * choice.seconds()).collect();
-        parts.sort_by(|(_, one, took), (_, other, second)| (second - other).abs().total_cmp(&(took - one).abs()));
-        let told = parts.into_iter().map(|(what, predicted, took)| format!("{what} {took:.1} for {predicted:.1}"));
-        told.collect::<Vec<_>>().join(", ")
-    }
+/// The parts that are off by a hundredth of the step and more, from the largest on: what they took, and what was predicted.
+fn parts_that_are_off(choice: &Choice, runs: &[LayoutRun]) -> String {
+    /// As a part of the step.
+    const OFF: f64 = 0.01;
+    let took = |part: usize| {
+        median(&runs.iter().flat_map(|run| run.parts.iter().map(|parts| parts[part])).collect::<Vec<_>>())
+    };
+    let parts = choice.time().parts().into_iter().enumerate();
+    let parts = parts.map(|(part, (what, predicted))| (what, predicted, took(part)));
+    let mut parts: Vec<_> =
+        parts.filter(|(_, predicted, took)| (took - predicted).abs() >= OFF * choice.seconds()).collect();
+    parts.sort_by(|(_, one, took), (_, other, second)| (second - other).abs().total_cmp(&(took - one).abs()));
+    let told =
+        parts.into_iter().map(|(what, predicted, took)| format!("{what} {:.1} for {:.1}", took * 1e3, predicted * 1e3));
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// Prints all layouts from the fastest on, and how good the predictions were.
-fn report(args: &Args, predicted: &[Choice], all: &[Measured]) {
+fn report(args: &Args, predicted: &[Choice], all: &[Vec<LayoutRun>]) {
     /// From which error on parts are printed.
     const TOLD: f64 = 0.05;
-    let apart = |measured: &Measured| {
-        let (first, second) = measured.seconds.split_at(args.steps);
-        100.0 * (median(second) / median(first) - 1.0).abs()
-    };
+    let apart = |runs: &Vec<LayoutRun>| 100.0 * (median(&runs[1].seconds) / median(&runs[0].seconds) - 1.0).abs();
     let apart = all.iter().map(apart).sum::<f64>() / all.len() as f64;
-    let measured: Vec<[f64; 3]> = all.iter().map(|measured| quartiles(measured.seconds.clone())).collect();
+    let seconds = |runs: &Vec<LayoutRun>| quartiles(runs.iter().flat_map(|run| run.seconds.clone()).collect());
+    let measured: Vec<[f64; 3]> = all.iter().map(seconds).collect();
     let mut order: Vec<usize> = (0..predicted.len()).collect();
     order.sort_by(|one, other| measured[*one][1].total_cmp(&measured[*other][1]));
     let error = |index: usize| predicted[index].seconds() / measured[index][1] - 1.0;
@@ -430,8 +438,9 @@ fn report(args: &Args, predicted: &[Choice], all: &[Measured]) {
             100.0 * error(*index),
             choice.words()
         );
-        if !all[*index].parts.is_empty() && error(*index).abs() >= TOLD {
-            println!("            {}", all[*index].parts(choice));
+        if args.parts && error(*index).abs() >= TOLD {
+            let off = parts_that_are_off(choice, &all[*index]);
+            println!("            {}", if off.is_empty() { "none of its parts alone" } else { &off });
         }
     }
     let errors: Vec<f64> = order.iter().map(|index| 100.0 * error(*index).abs()).collect();
@@ -449,11 +458,11 @@ fn report(args: &Args, predicted: &[Choice], all: &[Measured]) {
     let regret = measured[0][1] / measured[order[0]][1];
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     let worst = errors.iter().copied().fold(0.0, f64::max);
-    if args.in_turn {
+    if args.in_turn && order.len() > 1 {
         let beside = |index: usize| 100.0 * ((1.0 + error(index)) / (1.0 + error(0)) - 1.0).abs();
-        let beside: Vec<f64> = (0..predicted.len()).map(beside).collect();
-        let (mean, worst) =
-            (beside.iter().sum::<f64>() / beside.len() as f64, beside.iter().copied().fold(0.0, f64::max));
+        let beside: Vec<f64> = (1..order.len()).map(beside).collect();
+        let mean = beside.iter().sum::<f64>() / beside.len() as f64;
+        let worst = beside.iter().copied().fold(0.0, f64::max);
         println!("but for the error of the found layout: mean_error={mean:.1} % worst_error={worst:.1} %");
     }
     println!(

@@ -308,33 +308,37 @@ pub(super) fn measure<M: Model>(
         surveyed.column(segments, sample)
     });
     let took = own.as_ref().map_or(0.0, OwnColumn::seconds);
-    let column = agreed(world, own, known)?;
+    let column = agreed(world, own, (known, is_known))?;
     let seconds = if !is_known && column.is_ok() { took } else { 0.0 };
     Ok((column, seconds))
 }
 
-/// The same column on all ranks: times whose sum is that of the slowest rank, each in proportion to its mean over the ranks; the bytes
-/// of whoever needs the most and the most rows of tables; or why one has none. It is remembered.
+/// The same column on all ranks: [`shared`] times, unless they are known; the bytes of whoever needs the most and the most rows
+/// of tables; or why one has none. It is remembered.
 ///
 /// # Errors
 ///
 /// When a peer fails.
-fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration) -> Result<Result<Column>> {
+fn agreed(
+    world: &ProcessGroup,
+    own: Result<OwnColumn>,
+    (known, is_known): (&mut Calibration, bool),
+) -> Result<Result<Column>> {
     let OwnColumn { key, builder, mut shapes, mut segments } = match together(world, own, "measure it")? {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };
-    let lines = || segments.times.iter().flat_map(SegmentTime::lines);
-    let seconds: Vec<f64> = lines().flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
-    // A rank that something came between in one segment is not the one in another: the slowest of each would be slower than any.
-    let sums = world.all_reduce_values(&seconds, ReduceOp::Sum)?;
-    let longest = world.all_reduce_values(&[seconds.iter().sum()], ReduceOp::Max)?[0];
-    let factor = longest / sums.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    let mut shared = sums.into_iter().map(|sum| factor * sum);
-    let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(shared.by_ref()));
-    for time in &mut segments.times {
-        let [forward, backward, untracked] = time.lines().map(&mut again);
-        *time = SegmentTime { forward, backward, untracked };
+    if !is_known {
+        let lines = segments.times.iter().flat_map(SegmentTime::lines);
+        let own: Vec<f64> = lines.flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
+        let sums = world.all_reduce_values(&own, ReduceOp::Sum)?;
+        let longest = world.all_reduce_values(&[own.iter().sum()], ReduceOp::Max)?[0];
+        let mut shared = shared(&sums, longest);
+        let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(shared.by_ref()));
+        for time in &mut segments.times {
+            let [forward, backward, untracked] = time.lines().map(&mut again);
+            *time = SegmentTime { forward, backward, untracked };
+        }
     }
     let activations = segments.activations.iter_mut();
     let mut fits: Vec<&mut Fit> =
@@ -352,6 +356,14 @@ fn agreed(world: &ProcessGroup, own: Result<OwnColumn>, known: &mut Calibration)
     Ok(Ok(Column::new(builder, segments.times, shapes, segments.activations)))
 }
 
+/// Times in proportion to their sums over the ranks, which together take as `long` as those of the slowest rank. What comes between
+/// slows other segments on other ranks: with the slowest time of each a rank would be slower than any is.
+fn shared(sums: &[f64], long: f64) -> impl Iterator<Item = f64> {
+    let all: f64 = sums.iter().sum();
+    let factor = if all > 0.0 { long / all } else { 0.0 };
+    sums.iter().map(move |sum| factor * sum)
+}
+
 fn fits_of(bytes: &mut SegmentActivations) -> [&mut Fit; 4] {
     let SegmentActivations { carry, stored, results, working } = bytes;
     [carry, stored, results, working]
@@ -360,6 +372,19 @@ fn fits_of(bytes: &mut SegmentActivations) -> [&mut Fit; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_were_disturbed_in_other_segments_are_as_slow_as_one() {
+        let shared = |ranks: [[f64; 2]; 2]| {
+            let sums = [0, 1].map(|segment| ranks[0][segment] + ranks[1][segment]);
+            let long = ranks.map(|own| own.iter().sum()).into_iter().fold(0.0, f64::max);
+            shared(&sums, long).collect::<Vec<f64>>()
+        };
+        assert_eq!(shared([[1.0, 3.0], [3.0, 1.0]]), [2.0, 2.0]);
+        assert_eq!(shared([[1.0, 2.0], [3.0, 6.0]]), [3.0, 6.0], "a slower device is so in all");
+        assert_eq!(shared([[0.25, 0.5]; 2]), [0.25, 0.5]);
+        assert_eq!(shared([[0.0; 2]; 2]), [0.0; 2]);
+    }
 
     #[test]
     fn rows_are_few_many_and_what_replicas_have() {

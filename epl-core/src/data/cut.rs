@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use epl_comm::shard_range;
-
 use super::sampler::GlobalBatch;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
-use crate::topology::cluster::BatchPart;
+use crate::topology::cluster::{BatchPart, part};
 
 /// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
 ///
@@ -140,16 +138,11 @@ impl BatchShard {
     }
 }
 
-/// One of several parts of a range, as even as possible.
-fn part(rows: Range<usize>, parts: usize, index: usize) -> Range<usize> {
-    let range = shard_range(rows.len(), parts, index);
-    rows.start + range.start..rows.start + range.end
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sampler::Owned;
     use super::*;
+    use crate::topology::cluster::{Routes, Width};
     use proptest::prelude::*;
 
     #[test]
@@ -206,6 +199,23 @@ mod tests {
                 for (index, rows) in whole.into_iter().enumerate() {
                     let found: Vec<usize> = parts.iter().flat_map(|part| part[index].clone()).collect();
                     prop_assert_eq!(found, rows.collect::<Vec<_>>());
+                }
+            }
+        }
+
+        /// What stages of different widths are taken to send each other is of the rows that they have.
+        #[test]
+        fn members_of_stages_have_the_rows_of_their_devices(samples in 0usize..60, micro in 1usize..4, devices in 1usize..5, copies in 1usize..3) {
+            let widths = [Width { members: 0..devices * copies, copies }];
+            for replica in 0..2 {
+                let whole = BatchPart::new(&[2, 1], replica);
+                let share = BatchShard { part: Some(whole), devices, ..BatchShard::new(replica, 2, micro).unwrap() };
+                let routes = Routes::of_rows(&whole.rows(samples), micro, &widths);
+                for (index, held) in routes.micro_batches() {
+                    for (member, held) in held.iter().enumerate() {
+                        let own = BatchShard { device: member / copies, ..share }.rows(samples)[index].clone();
+                        prop_assert_eq!((held.rows, &held.samples), (own.len().max(1), &own.map(|row| row as u64).collect()));
+                    }
                 }
             }
         }

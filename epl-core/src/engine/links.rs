@@ -17,7 +17,7 @@ use epl_comm::{Pending, ProcessGroup};
 
 use super::micro_batch::MicroBatch;
 use super::parcel::{Parcel, ParcelLabel};
-use super::routes::exchange;
+use super::row_exchange::exchange;
 use super::weights;
 use crate::error::{Error, Result};
 use crate::model::carry::Carry;

@@ -9,7 +9,7 @@
 //! - `batches`: whether ranks were given the batches that they are to have in common.
 //! - `parameters`: the model, as segments see it.
 //! - `tape`: a micro-batch through consecutive segments and back.
-//! - `parcel`, `routes`, `links`: what stages send each other; `idle`: how long they wait for each other.
+//! - `parcel`, `row_exchange`, `links`: what stages send each other; `idle`: how long they wait for each other.
 //! - `repeatable`: a segment's forward that does the same again, `draws`: where that takes care; `statistics`: running statistics
 //!   over a step.
 //! - `run`: the schedule's actions, one after the other; `explained`: what a panic in them means; `step`: from the gradients
@@ -63,7 +63,7 @@ mod replicas;
 mod report;
 mod restore;
 mod restore_states;
-mod routes;
+mod row_exchange;
 mod run;
 mod save;
 mod snapshot;

@@ -349,15 +349,8 @@ fn asked_for(text: &str) -> Result<Config> {
 
 /// Rows of the replica that has the most of a step's.
 fn most_rows(mesh: &Mesh, rows: usize) -> Result<usize> {
-    let mut most = 0;
-    for replica in 0..mesh.replicas() {
-        let own = match mesh.batch_part(replica)? {
-            Some(part) => part.rows(rows).len(),
-            None => shard_range(rows, mesh.replicas(), replica).len(),
-        };
-        most = most.max(own);
-    }
-    Ok(most)
+    let own = (0..mesh.replicas()).map(|replica| Ok(mesh.rows_of_replica(replica, rows)?.len()));
+    Ok(own.collect::<Result<Vec<usize>>>()?.into_iter().max().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl<M: Model> LazyModel<M> {
         let context = self.place.context();
         let (kinds, metrics, lanes) = (kinds.to_vec(), context.metric_lengths(), context.world().lanes());
         let rows = TableRows::OfKinds(tables);
-        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows })
+        Ok(StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows, batch: None })
     }
 
     /// By its record, the rows of each table whose gradient is not zero: as if no two segments that share one had a row in common.

@@ -132,7 +132,7 @@ impl Judge<'_> {
         let is_even = mesh.row_weights()?.is_none() && self.devices.are_alike() && self.network.is_uniform(mesh);
         let (mut known, mut places): (Vec<Replica>, Vec<NetworkPlace>) = Default::default();
         for (number, rank) in first.iter().enumerate().take(if is_even { 1 } else { usize::MAX }) {
-            let own = mesh.rows_of(number, self.batch)?.len();
+            let own = mesh.rows_of_replica(number, self.batch)?.len();
             let ranks = mesh.group(Axis::Pipeline, *rank);
             let together = |rank: &usize| self.devices.together(&mesh.group(Axis::Tensor, *rank));
             let devices = ranks.iter().map(together).collect();

@@ -358,5 +358,6 @@ fn shapes(segments: &[PaperSegment], dtype: DType) -> StepShapes {
         metrics: 0,
         lanes: 1,
         rows: TableRows::OfStep(BTreeMap::new()),
+        batch: None,
     }
 }

@@ -11,7 +11,7 @@ use super::call::{Called, Members};
 use super::list::{OpList, Purpose};
 use super::protocol::PARCEL_HEAD;
 use super::shapes::{CarryShape, StepShapes, TensorShape};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind};
 use crate::topology::cluster::{Routes, Width};
@@ -37,7 +37,7 @@ fn sent_after(plan: &Plan, stage: usize, action: &Action) -> Option<StageMessage
     Some(StageMessage { backward, micro_batch, part: part? })
 }
 
-/// How many rows of a carry travel; none: the whole carry, from a stage of the same width.
+/// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
 type RowsSent = Option<usize>;
 
 /// The links of one rank.
@@ -58,7 +58,7 @@ pub(super) struct StageTraffic<'a> {
 
 impl<'a> StageTraffic<'a> {
     pub fn new(plan: &'a Plan, shapes: &'a StepShapes, routes: Option<&'a Routes>) -> Result<Self> {
-        let (widths, (_, member)) = (plan.mesh.widths(), plan.mesh.in_stages(&plan.coordinate));
+        let (widths, member) = (plan.mesh.widths(), plan.mesh.stage_member_at(&plan.coordinate));
         let coming = vec![VecDeque::new(); widths.last().map_or(0, |width| width.members.end)];
         let mut traffic =
             Self { plan, shapes, widths, member, routes, coming, arrived: FxHashSet::default(), sent: Vec::new() };
@@ -72,6 +72,7 @@ impl<'a> StageTraffic<'a> {
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
                 if let Some(label) = sent_after(plan, stage, &action).filter(|label| own(label.part)) {
                     for (from, rows) in traffic.sources(label, stage) {
+                        rows.map_or(Ok(()), |_| traffic.check_rows(label))?;
                         traffic.coming[from].push_back((label, rows));
                     }
                 }
@@ -87,7 +88,7 @@ impl<'a> StageTraffic<'a> {
         told(2);
         if let Some(routes) = self.routes {
             let all: Vec<_> = routes.micro_batches().map(|(_, members)| members).collect();
-            let numbers = |member: usize| all.iter().map(|members| 2 + members[member].samples.len()).sum::<usize>();
+            let numbers = |member: usize| all.iter().map(|members| members[member].numbers().count()).sum::<usize>();
             told((0..self.coming.len()).map(numbers).max().unwrap_or(0));
         }
     }
@@ -117,39 +118,55 @@ impl<'a> StageTraffic<'a> {
         self.sent.drain(..).for_each(|sent| ops.wait(sent));
     }
 
-    /// The members of a stage that send the rank its part of a parcel.
-    fn sources(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
-        let (StageMessage { backward, micro_batch, .. }, from) = (label, &self.widths[stage]);
-        let pieces = |routes: &Routes, own: &Width| {
-            let pieces = routes.sources(micro_batch, self.member, from, own, backward);
-            pieces.into_iter().map(|piece| (piece.from, Some(piece.mine.len()))).collect()
-        };
-        self.alike(micro_batch, from, pieces)
-    }
-
-    /// The members of a stage that get the rank's parcel, or some rows of it.
-    fn targets(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
-        let (StageMessage { backward, micro_batch, .. }, to) = (label, &self.widths[stage]);
-        let pieces = |routes: &Routes, own: &Width| {
-            let pieces = routes.targets(micro_batch, self.member, to, own, backward);
-            pieces.into_iter().map(|(other, rows)| (other, Some(rows.len()))).collect()
-        };
-        self.alike(micro_batch, to, pieces)
-    }
-
-    /// The one member of a stage that runs the same rows; or else those of `pieces`.
-    fn alike(
-        &self,
-        micro_batch: usize,
-        stage: &Width,
-        pieces: impl FnOnce(&Routes, &Width) -> Vec<(usize, RowsSent)>,
-    ) -> Vec<(usize, RowsSent)> {
-        let own = &self.widths[self.plan.stage()];
-        let Some(routes) = self.routes else { return vec![(stage.members.start, None)] };
-        match routes.counterpart(micro_batch, self.member, stage, own) {
-            Some(other) => vec![(other, None)],
-            None => pieces(routes, own),
+    /// Refuses a carry of which not every tensor has as many rows as the rank's micro-batch, as an engine does.
+    fn check_rows(&self, label: StageMessage) -> Result<()> {
+        let rows = self.routes.map_or(0, |routes| routes.rows(label.micro_batch, self.member));
+        let tensors = &self.shapes.carry(label.micro_batch, self.boundary(label)).tensors;
+        match tensors.iter().find(|tensor| tensor.dims.first() != Some(&rows)) {
+            None => Ok(()),
+            Some(TensorShape { dims, .. }) => Err(Error::invalid(format!(
+                "a carry between stages of different widths has a tensor of shape {dims:?}, and micro-batch {} has {rows} rows on \
+                 this rank; give `StepShapes::with_batch` the rows of all replicas, and carries a row for each",
+                label.micro_batch
+            ))),
         }
+    }
+
+    /// The members of a stage that send the rank a parcel, or rows of it.
+    fn sources(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
+        self.peers(label, stage, |routes, other, own| {
+            let pieces = routes.sources(label.micro_batch, self.member, other, own, label.backward);
+            pieces.into_iter().map(|piece| (piece.from, piece.mine.len())).collect()
+        })
+    }
+
+    /// The members of a stage that get the rank's parcel, or rows of it.
+    fn targets(&self, label: StageMessage, stage: usize) -> Vec<(usize, RowsSent)> {
+        self.peers(label, stage, |routes, other, own| {
+            let pieces = routes.targets(label.micro_batch, self.member, other, own, label.backward);
+            pieces.into_iter().map(|(to, rows)| (to, rows.len())).collect()
+        })
+    }
+
+    /// The counterpart in a stage that runs the same rows, or else those of `pieces`.
+    fn peers(
+        &self,
+        label: StageMessage,
+        stage: usize,
+        pieces: impl FnOnce(&Routes, &Width, &Width) -> Vec<(usize, usize)>,
+    ) -> Vec<(usize, RowsSent)> {
+        let (other, own) = (&self.widths[stage], &self.widths[self.plan.stage()]);
+        let Some(routes) = self.routes else { return vec![(other.members.start, None)] };
+        match routes.counterpart(label.micro_batch, self.member, other, own) {
+            Some(counterpart) => vec![(counterpart, None)],
+            None => pieces(routes, other, own).into_iter().map(|(member, rows)| (member, Some(rows))).collect(),
+        }
+    }
+
+    /// The segment that a parcel leaves, or whose exit its gradients are of.
+    fn boundary(&self, label: StageMessage) -> usize {
+        let part = &self.plan.stages.parts()[label.part];
+        if label.backward { part.end - 1 } else { part.start - 1 }
     }
 
     fn receive(&mut self, ops: &mut OpList, label: StageMessage, part: usize) {
@@ -176,9 +193,7 @@ impl<'a> StageTraffic<'a> {
 
     /// The messages of a parcel: its header, then its tensors, or so many of their rows.
     fn messages(&self, label: StageMessage, rows: RowsSent) -> Vec<(DType, usize)> {
-        let part = &self.plan.stages.parts()[label.part];
-        let segment = if label.backward { part.end - 1 } else { part.start - 1 };
-        let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, segment);
+        let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, self.boundary(label));
         // Where nothing asks for a gradient, there is not even a list of them.
         let (counts, lines): (usize, Vec<Option<&TensorShape>>) = match label.backward {
             false => (*counts, tensors.iter().map(Some).collect()),

@@ -60,7 +60,7 @@ impl ShapesOverRows {
         let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
         let StepShapes { terms, loss_terms, metrics, lanes, .. } = self.shapes;
         let rows = self.table_rows(step);
-        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows }
+        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows, batch: Some(step) }
     }
 
     /// The rows of tables in a step of so many rows. Words that were not seen before come ever more seldom: as a power of the length of
@@ -139,7 +139,8 @@ mod tests {
         let tables = |few, many| {
             let rows = TableRows::OfKinds([few, many].map(|count| [(7, count)].into()).to_vec());
             let (kinds, calls, carries) = (vec![0, 1], vec![Vec::new(); 2], vec![Vec::new(); 2]);
-            let shapes = StepShapes { kinds, calls, carries, terms: 1, loss_terms: 1, metrics: 0, lanes: 1, rows };
+            let shapes =
+                StepShapes { kinds, calls, carries, terms: 1, loss_terms: 1, metrics: 0, lanes: 1, rows, batch: None };
             let over = ShapesOverRows::through(shapes, [4, 16]).unwrap();
             [1, 4, 16].map(|micro_batches| match over.without_calls(&[4], 4 * micro_batches).rows {
                 TableRows::OfStep(rows) => rows[&7],

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burn::tensor::DType;
-use epl_comm::{Operation, ReduceOp, shard_range};
+use epl_comm::{Operation, ReduceOp};
 
 use super::call::Members;
 use super::links::StageTraffic;
@@ -28,44 +28,20 @@ pub struct StepProgram {
 }
 
 impl StepProgram {
-    /// Writes it down, where all stages have one width.
+    /// Writes it down.
     ///
     /// # Errors
     ///
-    /// When the schedule is for another number of micro-batches, or stages have different widths: what they send each other
-    /// depends on the rows of a batch.
+    /// When the schedule is for another number of micro-batches. Where stages have different widths: when the rows of the batch
+    /// are not known ([`StepShapes::with_batch`]), or a carry between them has another number of rows than its micro-batch.
     pub fn new(plan: &Plan, shapes: &StepShapes) -> Result<Self> {
-        match plan.mesh.is_bridged() {
-            false => Self::written(plan, shapes, None),
-            true => Err(Error::invalid(
-                "what stages of different widths send each other depends on the rows of a batch; call `StepProgram::of_batch`",
-            )),
-        }
-    }
-
-    /// Writes it down, of a batch of so many rows of all replicas; the carry between stages of different widths has as many rows as
-    /// its micro-batch.
-    ///
-    /// # Errors
-    ///
-    /// When the schedule is for another number of micro-batches, or the weights by which replicas divide rows are wrong.
-    pub fn of_batch(plan: &Plan, shapes: &StepShapes, batch: usize) -> Result<Self> {
-        if !plan.mesh.is_bridged() {
-            return Self::new(plan, shapes);
-        }
-        let ((replica, _), count) = (plan.mesh.in_stages(&plan.coordinate), shapes.micro_batches());
-        let rows = plan.mesh.rows_of(replica, batch)?.len();
-        let micro_batches: Vec<usize> = (0..count).map(|index| shard_range(rows, count, index).len()).collect();
-        Self::written(plan, shapes, Some(&Routes::of_rows(&micro_batches, &plan.mesh.widths())))
-    }
-
-    fn written(plan: &Plan, shapes: &StepShapes, routes: Option<&Routes>) -> Result<Self> {
+        let routes = Self::routes(plan, shapes)?;
         let actions = plan.schedule.actions(plan.stage(), plan.stages.count(), shapes.micro_batches())?;
         let mut step = Step {
             plan,
             shapes,
             ops: OpList::with_room(Self::about(plan, shapes, &actions)),
-            links: StageTraffic::new(plan, shapes, routes)?,
+            links: StageTraffic::new(plan, shapes, routes.as_ref())?,
             parameters: GatherAhead::new(plan, &actions),
             reductions: Reductions::new(plan, shapes),
             backwards: vec![0; plan.segments.len()],
@@ -80,6 +56,21 @@ impl StepProgram {
         step.end();
         step.update();
         Ok(Self { ops: step.ops.list })
+    }
+
+    /// Whose rows are whose, where stages have different widths.
+    fn routes(plan: &Plan, shapes: &StepShapes) -> Result<Option<Routes>> {
+        if !plan.mesh.is_bridged() {
+            return Ok(None);
+        }
+        let Some(batch) = shapes.batch else {
+            return Err(Error::invalid(
+                "what stages of different widths send each other depends on the rows of a batch, which are not known; give them by \
+                 `StepShapes::with_batch`",
+            ));
+        };
+        let rows = plan.mesh.rows_of_replica(plan.mesh.replica_at(&plan.coordinate), batch)?;
+        Ok(Some(Routes::of_rows(&rows, shapes.micro_batches(), &plan.mesh.widths())))
     }
 
     /// About how long the list will be: runs of segments with their calls, and what is gathered for them; what stages send each

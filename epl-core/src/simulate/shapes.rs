@@ -24,6 +24,8 @@ pub struct StepShapes {
     pub(crate) metrics: usize,
     pub(crate) lanes: usize,
     pub(crate) rows: TableRows,
+    /// The rows of the step, of all replicas, where they are known.
+    pub(crate) batch: Option<usize>,
 }
 
 /// The rows of tables whose gradients are not zero.
@@ -43,6 +45,13 @@ impl StepShapes {
     #[must_use]
     pub fn with_lanes(self, lanes: usize) -> Self {
         Self { lanes, ..self }
+    }
+
+    /// Of a step of so many rows of all replicas, cut as [`BatchShard`](crate::data::BatchShard) cuts them: between stages of
+    /// different widths each rank sends the rows that others need.
+    #[must_use]
+    pub fn with_batch(self, rows: usize) -> Self {
+        Self { batch: Some(rows), ..self }
     }
 
     /// Where the gradients of these buckets travel as so many rows that are not zero. Others travel whole.

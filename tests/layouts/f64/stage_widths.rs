@@ -87,6 +87,27 @@ fn tied_over_widths() {
     });
 }
 
+/// A replica may have most of the rows, or all of them.
+#[test]
+fn rows_in_a_proportion() {
+    epl_testing::in_f64(|| {
+        for weights in [[2, 1], [0, 1]] {
+            for (scopes, ranks) in [([replicate(2), replicate(1)], 6), ([replicate(2), split(2)], 8)] {
+                assert_parity(&Case { row_weights: Some(weights), ..Case::new(ranks, &scopes, 11, 3) });
+            }
+        }
+    });
+}
+
+/// What is sent in 16 bits differs from one rank; its calls are those of the list.
+#[test]
+fn tied_and_sent_in_16_bits() {
+    epl_testing::in_f64(|| {
+        let case = Case::new(6, &[replicate(2), replicate(1)], 11, 3);
+        crate::widths::assert_listed(&Case { tied: Some(Tied::Linear), fp16: true, ..case });
+    });
+}
+
 /// Shards of what the replicas of a stage hold, and state away from the device; also of what stages of other widths share.
 #[test]
 fn in_shards_and_away_from_the_device() {

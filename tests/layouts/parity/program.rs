@@ -1,4 +1,5 @@
-//! The list of a step is what the engine does: each run of these tests is held against it, call for call and byte for byte.
+//! The list of a step is what the engine does: each run of these tests is held against it, call for call and byte for byte. The lists
+//! of all ranks are simulated together.
 //!
 //! Two things the list takes from the trace itself, as the batch says them: how many rows of an embedding's gradient travel,
 //! and in a model with experts how many rows a layer's own collectives have.
@@ -7,8 +8,8 @@ use std::collections::BTreeMap;
 
 use epl::comm::{Event, EventKind, Operation, Rank, Trace};
 use epl::config::Config;
-use epl::simulate::{Called, Members, Op, Purpose, StepProgram};
-use epl::{Engine, Epl, LazyModel, MicroBatch, Model, Place, Plan, launch_dry};
+use epl::simulate::{Called, Costs, Members, Op, Purpose, RunKind, StepProgram, simulate_step};
+use epl::{Engine, Epl, LazyModel, Mesh, MicroBatch, Model, Place, Plan, launch_dry};
 
 /// The marks before the step that is compared, and behind it.
 pub const MARKS: [&str; 2] = ["compared from here", "compared to here"];
@@ -84,7 +85,7 @@ pub fn check<M: Model>(
     M::Batch: Clone,
 {
     assert!(!traced.is_empty(), "ranks that were traced");
-    let events = trace.events();
+    let (events, mut programs) = (trace.events(), Vec::new());
     for Traced { rank, plan, lanes } in traced.iter().filter(|own| own.plan.mesh.world_size() == traced.len()) {
         let own = between_marks(&events, *rank);
         let did = done(&own, has_experts);
@@ -93,13 +94,9 @@ pub fn check<M: Model>(
             let rows_of: Vec<usize> = batches.iter().map(|batch| batch.samples.len()).collect();
             let kinds: Vec<usize> = (0..rows_of.len()).collect();
             let shapes = lazy.step_shapes(&rows_of, &kinds, |number, _| batches[number].batch.clone())?;
-            let shapes = shapes.with_lanes(*lanes).with_rows(rows(&own));
-            let program = StepProgram::of_batch(plan, &shapes, batch)?;
-            assert_eq!(
-                program,
-                StepProgram::of_batch(lazy.plan(), &shapes, batch)?,
-                "rank {rank}, by a plan without an engine"
-            );
+            let shapes = shapes.with_lanes(*lanes).with_rows(rows(&own)).with_batch(batch);
+            let program = StepProgram::new(plan, &shapes)?;
+            assert_eq!(program, StepProgram::new(lazy.plan(), &shapes)?, "rank {rank}, by a plan without an engine");
             Ok(program)
         })
         .unwrap_or_else(|error| panic!("rank {rank}: {error}"));
@@ -111,7 +108,34 @@ pub fn check<M: Model>(
         for group in did.calls.keys().chain(expected.calls.keys()) {
             assert_eq!(did.calls.get(group), expected.calls.get(group), "rank {rank}: calls of group `{group}`");
         }
+        programs.push(program);
     }
+    if !has_experts {
+        assert_meet(&programs, &traced[0].plan.mesh);
+    }
+}
+
+/// No rank of a simulated step waits for ever, or for another call than others make.
+fn assert_meet(programs: &[StepProgram], mesh: &Mesh) {
+    struct Equal;
+    impl Costs for Equal {
+        fn run(&self, _rank: usize, _kind: RunKind, _micro_batch: usize, _segment: usize) -> f64 {
+            1.0
+        }
+
+        fn call(&self, _rank: usize, _call: &Called, _is_started: bool) -> f64 {
+            1.0
+        }
+
+        fn update(&self, _rank: usize, _unit: Option<usize>) -> f64 {
+            1.0
+        }
+    }
+    let members = |rank: usize, over: &Members| match over {
+        Members::Other(_) => vec![rank],
+        over => over.of(mesh, rank),
+    };
+    simulate_step(programs, &members, &Equal).unwrap_or_else(|error| panic!("the ranks' lists together: {error}"));
 }
 
 /// A rank's events between the marks, in the order in which they began.

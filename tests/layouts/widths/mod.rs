@@ -117,6 +117,10 @@ pub struct Case {
     pub offload: OffloadLevel,
     /// Whether the model hands out values.
     pub outputs: bool,
+    /// In which proportion replicas divide rows, where that is not evenly.
+    pub row_weights: Option<[usize; 2]>,
+    /// Whether gradients are sent in 16 bits.
+    pub fp16: bool,
 }
 
 impl Case {
@@ -125,13 +129,36 @@ impl Case {
         let scopes = scopes.to_vec();
         let (zero, offload) = (ZeroLevel::Off, OffloadLevel::Off);
         let (kept, tied, norm, outputs) = (None, None, false, true);
-        Self { ranks, scopes, rows, micro_batches, schedule, kept, tied, norm, zero, offload, outputs }
+        Self {
+            ranks,
+            scopes,
+            rows,
+            micro_batches,
+            schedule,
+            kept,
+            tied,
+            norm,
+            zero,
+            offload,
+            outputs,
+            row_weights: None,
+            fp16: false,
+        }
     }
 
     /// The same on one rank, in one micro-batch.
     fn plain(&self) -> Self {
         let (zero, offload) = (ZeroLevel::Off, OffloadLevel::Off);
-        Self { ranks: 1, scopes: Vec::new(), micro_batches: 1, kept: None, zero, offload, ..self.clone() }
+        Self {
+            ranks: 1,
+            scopes: Vec::new(),
+            micro_batches: 1,
+            kept: None,
+            zero,
+            offload,
+            row_weights: None,
+            ..self.clone()
+        }
     }
 
     pub fn config(&self) -> Config {
@@ -144,6 +171,8 @@ impl Case {
             config.gradient_checkpoint.r#type = CheckpointType::Collection;
             config.gradient_checkpoint.kept = Some(kept.iter().map(usize::to_string).collect());
         }
+        config.io.row_weights = self.row_weights.map(Vec::from);
+        config.communication.fp16 = self.fp16;
         config
     }
 
@@ -275,12 +304,13 @@ pub fn assert_parity(case: &Case, bound: f64) {
         assert!(error <= bound, "{said}, rank {rank}: {worst} differs by {error:e}");
     }
     if !case.scopes.is_empty() {
-        assert_listed(&Case { outputs: false, ..case.clone() });
+        assert_listed(case);
     }
 }
 
-/// The second step of every rank is that of its list, call for call.
-fn assert_listed(case: &Case) {
+/// The second step of every rank is that of its list, call for call, where the model hands out no values.
+pub fn assert_listed(case: &Case) {
+    let case = &Case { outputs: false, ..case.clone() };
     let (config, trace) = (case.config(), Trace::new());
     // Scopes say the mesh, which is known once the model is there.
     let batches = |context: &Context, step: usize| {

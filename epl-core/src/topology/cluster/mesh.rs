@@ -224,7 +224,7 @@ impl Mesh {
     ///
     /// When there is no such rank.
     pub fn replica(&self, rank: usize) -> usize {
-        self.coordinate(rank).data / self.device(rank).1
+        self.replica_at(&self.coordinate(rank))
     }
 
     /// Which of the devices of its stage that divide a replica's rows a rank is, and how many there are.
@@ -233,9 +233,9 @@ impl Mesh {
     ///
     /// When there is no such rank.
     pub fn device(&self, rank: usize) -> (usize, usize) {
-        let (block, _) = self.position(rank);
-        let devices = self.blocks[block].sizes().along(Axis::Data) / self.replicas;
-        (self.coordinate(rank).data % devices, devices)
+        let at = self.coordinate(rank);
+        let devices = self.devices(at.pipeline);
+        (at.data % devices, devices)
     }
 
     /// The rank at the first position.
@@ -278,13 +278,10 @@ impl Mesh {
     ///
     /// When there is no such rank.
     pub(crate) fn member(&self, axis: Axis, rank: usize) -> usize {
-        let (block, position) = self.position(rank);
+        let at = self.coordinate(rank);
         match axis {
-            Axis::Pipeline if self.is_bridged() => {
-                let own = self.blocks[block].ranks().len() / self.replicas;
-                self.widths()[block].members.start + position % own
-            }
-            axis => self.coordinate(rank).along(axis),
+            Axis::Pipeline => self.stage_member_at(&at),
+            axis => at.along(axis),
         }
     }
 
@@ -358,12 +355,23 @@ impl Mesh {
         self.blocks.iter().map(width).collect()
     }
 
-    /// Of who stands there the replica, and which member of a group along the pipeline axis that is.
-    pub(crate) fn in_stages(&self, at: &Coordinate) -> (usize, usize) {
-        let devices = self.sizes_in(at.pipeline).along(Axis::Data) / self.replicas;
+    /// The replica of the rank at a coordinate.
+    pub(crate) fn replica_at(&self, at: &Coordinate) -> usize {
+        at.data / self.devices(at.pipeline)
+    }
+
+    /// The position of the rank at a coordinate in its group along the pipeline axis.
+    pub(crate) fn stage_member_at(&self, at: &Coordinate) -> usize {
+        if !self.is_bridged() {
+            return at.pipeline;
+        }
         let Width { members, copies } = &self.widths()[at.pipeline];
-        let own = if self.is_bridged() { at.data % devices * copies + at.tensor } else { 0 };
-        (at.data / devices, members.start + own)
+        members.start + at.data % self.devices(at.pipeline) * copies + at.tensor
+    }
+
+    /// The devices of a stage that divide a replica's rows.
+    fn devices(&self, stage: usize) -> usize {
+        self.sizes_in(stage).along(Axis::Data) / self.replicas
     }
 
     /// The rows of a replica, of a batch of so many: in the proportion that is given, or evenly.
@@ -371,7 +379,7 @@ impl Mesh {
     /// # Errors
     ///
     /// As [`row_weights`](Self::row_weights).
-    pub(crate) fn rows_of(&self, replica: usize, batch: usize) -> Result<Range<usize>> {
+    pub(crate) fn rows_of_replica(&self, replica: usize, batch: usize) -> Result<Range<usize>> {
         let even = || shard_range(batch, self.replicas, replica);
         Ok(self.batch_part(replica)?.map_or_else(even, |part| part.rows(batch)))
     }
@@ -406,23 +414,25 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_at_a_coordinate_is_who_has_it() {
-        let stages = |widths: &[(usize, usize)]| {
+    fn members_of_stages_have_their_places_in_the_replica() {
+        let stages = |widths: &[(usize, usize)], order: RankOrder| {
             let mut first = 0;
             let stage = |(data, tensor): &(usize, usize)| {
                 let ranks: Vec<usize> = (first..first + data * tensor).collect();
                 first += ranks.len();
                 (MeshSizes::new(*data, 1, *tensor, 1).unwrap(), ranks)
             };
-            Mesh::of_stages(widths.iter().map(stage).collect(), 2, RankOrder::PipelineDataTensor).unwrap()
+            Mesh::of_stages(widths.iter().map(stage).collect(), 2, order).unwrap()
         };
-        // Each of two replicas on two devices that divide its rows, on two slices, on three devices; and on two slices in all stages.
-        let [unlike, alike] = [stages(&[(4, 1), (2, 2), (6, 1)]), stages(&[(2, 2); 3])];
-        assert_eq!([unlike.is_bridged(), alike.is_bridged()], [true, false]);
-        for mesh in [unlike, alike] {
-            for rank in 0..mesh.world_size() {
-                let at = (mesh.replica(rank), mesh.member(Axis::Pipeline, rank));
-                assert_eq!(mesh.in_stages(&mesh.coordinate(rank)), at, "rank {rank} of {mesh:?}");
+        for order in [RankOrder::PipelineDataTensor, RankOrder::DataPipelineTensor] {
+            // Each of two replicas: two devices that divide its rows, two slices, three devices; or two slices in all stages.
+            let [unlike, alike] = [stages(&[(4, 1), (2, 2), (6, 1)], order), stages(&[(2, 2); 3], order)];
+            assert_eq!([unlike.is_bridged(), alike.is_bridged()], [true, false]);
+            for mesh in [unlike, alike] {
+                for rank in 0..mesh.world_size() {
+                    let place = mesh.group(Axis::Pipeline, rank).iter().position(|other| *other == rank);
+                    assert_eq!(Some(mesh.member(Axis::Pipeline, rank)), place, "rank {rank} of {mesh:?}");
+                }
             }
         }
     }

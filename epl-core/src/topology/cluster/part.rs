@@ -1,6 +1,14 @@
-//! Which part of a batch is a replica's.
+//! Which part of a batch is whose.
 
 use std::ops::Range;
+
+use epl_comm::shard_range;
+
+/// One of several parts of some rows, as even as possible.
+pub(crate) fn part(rows: Range<usize>, parts: usize, index: usize) -> Range<usize> {
+    let range = shard_range(rows.len(), parts, index);
+    rows.start + range.start..rows.start + range.end
+}
 
 /// The part of a batch that one replica runs, of replicas that divide it in some proportion. With 7 samples and the proportion 2 : 1
 ///

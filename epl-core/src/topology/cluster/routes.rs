@@ -16,10 +16,10 @@
 //! no gradient back but the word which tensors have one: so its backward makes the collectives that the others' make.
 
 use std::collections::HashMap;
-
-use epl_comm::shard_range;
+use std::ops::Range;
 
 use super::mesh::Width;
+use super::part::part;
 
 /// The rows of every member, for some micro-batches.
 pub(crate) struct Routes {
@@ -44,6 +44,19 @@ impl MemberRows {
         let places = samples.iter().enumerate().map(|(row, sample)| (*sample, row)).collect();
         Self { rows, samples, places }
     }
+
+    /// What a member tells the others: how many rows and samples it has, and which these are.
+    pub fn numbers(&self) -> impl Iterator<Item = i64> {
+        let counts = [self.rows as i64, self.samples.len() as i64];
+        counts.into_iter().chain(self.samples.iter().map(|sample| sample.cast_signed()))
+    }
+
+    /// Of what a member tells.
+    pub fn read(numbers: &mut impl Iterator<Item = i64>) -> Self {
+        let mut next = || numbers.next().unwrap_or(0);
+        let (rows, samples) = (next() as usize, next());
+        Self::new(rows, (0..samples).map(|_| next().cast_unsigned()).collect())
+    }
 }
 
 /// Some rows of one member that another one gets.
@@ -57,23 +70,24 @@ pub(crate) struct RowTransfer {
 }
 
 impl Routes {
-    /// Of these micro-batches, of which `first` is the number of the first: what each member runs of them.
+    /// By micro-batch and member, from the micro-batch with the number `first` on.
     pub fn new(first: usize, micro_batches: Vec<Vec<MemberRows>>) -> Self {
         Self { first, micro_batches }
     }
 
-    /// Of micro-batches of so many rows, which the devices of each stage divide evenly.
-    pub fn of_rows(micro_batches: &[usize], widths: &[Width]) -> Self {
-        let held = |(rows, width): (usize, &Width)| {
+    /// Of a replica that has these rows of a batch, in so many micro-batches, where the devices of each stage divide them evenly.
+    pub fn of_rows(rows: &Range<usize>, micro_batches: usize, widths: &[Width]) -> Self {
+        let held = |width: &Width, micro_batch: usize| {
             let devices = width.members.len() / width.copies;
-            let of_member = move |member: usize| {
-                let own = shard_range(rows, devices, member / width.copies);
+            let own = part(rows.clone(), micro_batches, micro_batch);
+            let of_member = |member: usize| {
+                let own = part(own.clone(), devices, member / width.copies);
                 MemberRows::new(own.len().max(1), own.map(|row| row as u64).collect())
             };
             (0..width.members.len()).map(of_member).collect::<Vec<_>>()
         };
-        let all = |rows: &usize| widths.iter().flat_map(|width| held((*rows, width))).collect();
-        Self::new(0, micro_batches.iter().map(all).collect())
+        let all = |micro_batch: usize| widths.iter().flat_map(|width| held(width, micro_batch)).collect();
+        Self::new(0, (0..micro_batches).map(all).collect())
     }
 
     /// What the members run of each micro-batch, by its number.
@@ -198,14 +212,5 @@ mod tests {
         assert_eq!(routes.targets(3, 2, &halves, &whole, true), [(0, vec![])]);
         // And the other way round: what enters it is a row of another.
         assert_eq!(routes.sources(3, 0, &whole, &halves, false), [piece(2, &[0], &[0])]);
-    }
-
-    #[test]
-    fn devices_of_a_stage_divide_rows_as_those_of_a_batch() {
-        let routes = Routes::of_rows(&[3, 1], &widths());
-        let held = |(_, held): (usize, &[MemberRows])| held.iter().map(|own| own.samples.clone()).collect::<Vec<_>>();
-        let held: Vec<Vec<Vec<u64>>> = routes.micro_batches().map(held).collect();
-        assert_eq!(held, [[vec![0, 1], vec![2], vec![0, 1, 2], vec![0, 1, 2]], [vec![0], vec![], vec![0], vec![0]]]);
-        assert_eq!([0, 1].map(|member| routes.rows(1, member)), [1, 1], "a stand-in runs a row");
     }
 }

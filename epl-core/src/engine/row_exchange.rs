@@ -22,18 +22,13 @@ pub(crate) fn exchange<B>(
     let mut mine = Vec::new();
     for micro_batch in micro_batches {
         let samples = if micro_batch.empty { &[] } else { &*micro_batch.samples };
-        mine.extend([micro_batch.samples.len() as i64, samples.len() as i64]);
-        mine.extend(samples.iter().map(|sample| sample.cast_signed()));
+        mine.extend(MemberRows::new(micro_batch.samples.len(), samples.to_vec()).numbers());
     }
     let sizes = group.all_gather_counts(&[micro_batches.len() as i64, mine.len() as i64])?;
     check_counts(&sizes, widths)?;
     mine.resize(sizes.iter().map(|size| size[1] as usize).max().unwrap_or(0), 0);
     let mut told: Vec<_> = group.all_gather_counts(&mine)?.into_iter().map(Vec::into_iter).collect();
-    let mut next = |member: usize| told[member].next().unwrap_or(0);
-    let mut held = |member: usize| {
-        let (rows, samples) = (next(member) as usize, next(member));
-        MemberRows::new(rows, (0..samples).map(|_| next(member).cast_unsigned()).collect())
-    };
+    let mut held = |member: usize| MemberRows::read(&mut told[member]);
     let members = 0..group.size();
     let micro_batches = micro_batches.iter().map(|_| members.clone().map(&mut held).collect()).collect();
     let routes = Routes::new(first, micro_batches);
