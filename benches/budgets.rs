@@ -8,8 +8,9 @@
 //! found is run, and `held` is what both ranks together hold at most in a step with AdamW, beside their batches, as the allocator counts
 //! it, beside twice the budget; state is not put away, as host memory is the same here. Where nothing is found, layouts are looked at
 //! one by one: data with experts divided or not and every ZeRO level, tensor, or two stages cut anywhere; with every number of
-//! micro-batches that divides the rows, and segments run again from the first one on, as many as there are. None of them may fit. Exits
-//! with 1 if one is refused that fits, or both ranks hold more than they may.
+//! micro-batches that divides the rows, or one where layers take something over the rows of a micro-batch, which a search leaves as it
+//! is; and segments run again from the first one on, as many as there are. None of them may fit. Exits with 1 if one is refused that
+//! fits, or both ranks hold more than they may.
 
 use std::ops::Range;
 
@@ -103,10 +104,10 @@ impl WithModel for Held {
     }
 }
 
-/// Layouts of two ranks, as options.
-fn layouts(segments: usize, rows: usize) -> Vec<Vec<(&'static str, String)>> {
+/// Layouts of two ranks with so many micro-batches, as options.
+fn layouts(segments: usize, numbers: impl Iterator<Item = usize>) -> Vec<Vec<(&'static str, String)>> {
     let mut all = Vec::new();
-    for micro_batches in (1..=rows).filter(|number| rows.is_multiple_of(*number)) {
+    for micro_batches in numbers {
         let runs = |count: usize| -> Vec<(&'static str, String)> {
             let runs: Vec<String> = (0..count).map(|segment| format!("{segment}..{}", segment + 1)).collect();
             match count {
@@ -150,9 +151,14 @@ fn main() -> epl::Result<()> {
         let choice = table.explain(&config(&[options, &unbounded].concat()).ok()?).ok()?;
         choice.memory().iter().map(|stage| stage.peak(Tier::Device)).max()
     };
+    let searched = || ("auto.auto_parallel", "true".to_string());
+    let found = table.search(&config(&[&[searched()][..], &unbounded].concat())?)?;
+    found.kept().iter().for_each(|reason| println!("kept: {reason}"));
+    let most = if found.kept().iter().any(|reason| reason.starts_with("1 micro-batch")) { 1 } else { rows };
+    let numbers = (1..=most).filter(|number| rows.is_multiple_of(*number));
     let Some(plain) = needed(&[]) else { return Err(epl::Error::invalid("two replicas are no layout")) };
     let every: Vec<(u64, Vec<(&str, String)>)> =
-        layouts(segments, rows).into_iter().filter_map(|layout| Some((needed(&layout)?, layout))).collect();
+        layouts(segments, numbers).into_iter().filter_map(|layout| Some((needed(&layout)?, layout))).collect();
     println!("two replicas that store all: {plain} bytes each; {} layouts are possible", every.len());
     let held = |config: &Config| -> epl::Result<i64> {
         let before = ALLOCATOR.live();
@@ -163,7 +169,7 @@ fn main() -> epl::Result<()> {
     let (mut over, mut refused) = (0, 0);
     for part in PARTS {
         let budget = (part * plain as f64) as u64;
-        let given = config(&[("auto.auto_parallel", "true".to_string()), bounded_by(budget)])?;
+        let given = config(&[searched(), bounded_by(budget)])?;
         match table.search(&given) {
             Ok(found) => {
                 let (best, bytes) = (found.best(), held(found.best().config())?);
