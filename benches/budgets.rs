@@ -56,20 +56,21 @@ fn bounded_by(bytes: u64) -> (&'static str, String) {
     ("offload.device_bytes", bytes.to_string())
 }
 
-/// What a model's segments take for so many rows, and how many these are.
+/// What a model's segments take for so many rows, how many these are, and whether layers take something over the rows of a micro-batch.
 struct Measure(Epl, usize);
 
 impl WithModel for Measure {
-    type Output = (CostTable, usize);
+    type Output = (CostTable, usize, bool);
 
     fn run<M: Model>(
         self,
         model: impl Fn(&Place) -> M,
         batch: impl Fn(Range<usize>, &Device) -> M::Batch,
     ) -> epl::Result<Self::Output> {
-        let segments = self.0.plan(&model)?.plan().segments.len();
+        let lazy = self.0.plan(&model)?;
+        let (segments, over_micro_batch) = (lazy.plan().segments.len(), !lazy.plan().over_micro_batch.is_empty());
         let sample = Sample::new(self.1, |count, device: &Device| batch(0..count, device));
-        Ok((self.0.cost_table(model, &AdamWConfig::new(), sample)?, segments))
+        Ok((self.0.cost_table(model, &AdamWConfig::new(), sample)?, segments, over_micro_batch))
     }
 }
 
@@ -146,15 +147,12 @@ fn main() -> epl::Result<()> {
     step.check()?;
     let unbounded = [bounded_by(1 << 50)];
     let measure = |epl: Epl| step.with_model(Measure(epl, rows));
-    let (table, segments) = epl::launch(&config(&unbounded)?, measure)?.swap_remove(0);
+    let (table, segments, over_micro_batch) = epl::launch(&config(&unbounded)?, measure)?.swap_remove(0);
     let needed = |options: &[(&'static str, String)]| -> Option<u64> {
         let choice = table.explain(&config(&[options, &unbounded].concat()).ok()?).ok()?;
         choice.memory().iter().map(|stage| stage.peak(Tier::Device)).max()
     };
-    let searched = || ("auto.auto_parallel", "true".to_string());
-    let found = table.search(&config(&[&[searched()][..], &unbounded].concat())?)?;
-    found.kept().iter().for_each(|reason| println!("kept: {reason}"));
-    let most = if found.kept().iter().any(|reason| reason.starts_with("1 micro-batch")) { 1 } else { rows };
+    let most = if over_micro_batch { 1 } else { rows };
     let numbers = (1..=most).filter(|number| rows.is_multiple_of(*number));
     let Some(plain) = needed(&[]) else { return Err(epl::Error::invalid("two replicas are no layout")) };
     let every: Vec<(u64, Vec<(&str, String)>)> =
@@ -169,7 +167,7 @@ fn main() -> epl::Result<()> {
     let (mut over, mut refused) = (0, 0);
     for part in PARTS {
         let budget = (part * plain as f64) as u64;
-        let given = config(&[searched(), bounded_by(budget)])?;
+        let given = config(&[("auto.auto_parallel", "true".to_string()), bounded_by(budget)])?;
         match table.search(&given) {
             Ok(found) => {
                 let (best, bytes) = (found.best(), held(found.best().config())?);

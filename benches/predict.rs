@@ -13,8 +13,8 @@
 //! and the largest error; by how much the two times of a layout differ, on average, as no prediction comes closer than the machine does to
 //! itself; how many pairs of layouts are in the predicted order, of those whose medians differ by more than 3 % and than half
 //! their quartiles; and what the layout that the search finds takes ÷ the fastest of all that were measured. Layouts are drawn from those
-//! whose micro-batches are even. With `--in-turn` what a layout takes is told as if the found one took the same each time; errors are also
-//! told but for that of the found one, which a machine's phase may have while costs are measured.
+//! whose micro-batches are even. With `--in-turn` what a layout takes is told as if the found one took the same each time, and errors are also
+//! told relative to that of the found one: a phase of the machine while costs are measured shifts all predictions alike.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -370,7 +370,9 @@ fn main() -> epl::Result<()> {
         }
     }
     println!();
-    as_if_even(&mut measured);
+    if args.in_turn {
+        as_if_even(&mut measured);
+    }
     report(&args, &predicted, &measured);
     Ok(())
 }
@@ -438,7 +440,7 @@ fn report(args: &Args, predicted: &[Choice], all: &[Vec<LayoutRun>]) {
             100.0 * error(*index),
             choice.words()
         );
-        if args.parts && error(*index).abs() >= TOLD {
+        if error(*index).abs() >= TOLD && all[*index].iter().any(|run| !run.parts.is_empty()) {
             let off = parts_that_are_off(choice, &all[*index]);
             println!("            {}", if off.is_empty() { "none of its parts alone" } else { &off });
         }
@@ -463,7 +465,7 @@ fn report(args: &Args, predicted: &[Choice], all: &[Vec<LayoutRun>]) {
         let beside: Vec<f64> = (1..order.len()).map(beside).collect();
         let mean = beside.iter().sum::<f64>() / beside.len() as f64;
         let worst = beside.iter().copied().fold(0.0, f64::max);
-        println!("but for the error of the found layout: mean_error={mean:.1} % worst_error={worst:.1} %");
+        println!("relative to the found layout: mean_error={mean:.1} % worst_error={worst:.1} %");
     }
     println!(
         "name={} ranks={} layouts={} mean_error={mean:.1} % median_error={:.1} % worst_error={worst:.1} % \

@@ -89,7 +89,7 @@ fn measured(kind: CallKind, world: &ProcessGroup, group: &ProcessGroup, device: 
         let least = if is_seen { least } else { f64::INFINITY };
         let least = world.all_reduce_values(&[least], ReduceOp::Min)?[0];
         let least = if least.is_finite() { least } else { 0.0 };
-        // Segments count as the slowest rank runs them.
+        // A call is over where it is over for the last rank.
         let slowest = world.all_reduce_values(&times, ReduceOp::Max)?;
         let longer = slowest[2..].chunks(2).map(|pair| (pair[1] - pair[0]) / IN_A_ROW as f64);
         points.push((4.0 * elements as f64, median(longer.collect()).max(least)));

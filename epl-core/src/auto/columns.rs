@@ -313,7 +313,7 @@ pub(super) fn measure<M: Model>(
     Ok((column, seconds))
 }
 
-/// The same column on all ranks: [`shared`] times, unless they are known; the bytes of whoever needs the most and the most rows
+/// The same column on all ranks: times [`scaled_to_slowest`], unless they are known; the bytes of whoever needs the most and the most rows
 /// of tables; or why one has none. It is remembered.
 ///
 /// # Errors
@@ -333,8 +333,8 @@ fn agreed(
         let own: Vec<f64> = lines.flat_map(|line| line.points().iter().map(|(_, seconds)| *seconds)).collect();
         let sums = world.all_reduce_values(&own, ReduceOp::Sum)?;
         let longest = world.all_reduce_values(&[own.iter().sum()], ReduceOp::Max)?[0];
-        let mut shared = shared(&sums, longest);
-        let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(shared.by_ref()));
+        let mut scaled = scaled_to_slowest(&sums, longest);
+        let mut again = |line: &Line| Line::through(line.points().iter().map(|(rows, _)| *rows).zip(scaled.by_ref()));
         for time in &mut segments.times {
             let [forward, backward, untracked] = time.lines().map(&mut again);
             *time = SegmentTime { forward, backward, untracked };
@@ -356,9 +356,9 @@ fn agreed(
     Ok(Ok(Column::new(builder, segments.times, shapes, segments.activations)))
 }
 
-/// Times in proportion to their sums over the ranks, which together take as `long` as those of the slowest rank. What comes between
+/// Times in proportion to their sums over the ranks, which together take as `long` as those of the slowest rank. Noise of a machine
 /// slows other segments on other ranks: with the slowest time of each a rank would be slower than any is.
-fn shared(sums: &[f64], long: f64) -> impl Iterator<Item = f64> {
+fn scaled_to_slowest(sums: &[f64], long: f64) -> impl Iterator<Item = f64> {
     let all: f64 = sums.iter().sum();
     let factor = if all > 0.0 { long / all } else { 0.0 };
     sums.iter().map(move |sum| factor * sum)
@@ -375,15 +375,15 @@ mod tests {
 
     #[test]
     fn ranks_that_were_disturbed_in_other_segments_are_as_slow_as_one() {
-        let shared = |ranks: [[f64; 2]; 2]| {
+        let scaled = |ranks: [[f64; 2]; 2]| {
             let sums = [0, 1].map(|segment| ranks[0][segment] + ranks[1][segment]);
             let long = ranks.map(|own| own.iter().sum()).into_iter().fold(0.0, f64::max);
-            shared(&sums, long).collect::<Vec<f64>>()
+            scaled_to_slowest(&sums, long).collect::<Vec<f64>>()
         };
-        assert_eq!(shared([[1.0, 3.0], [3.0, 1.0]]), [2.0, 2.0]);
-        assert_eq!(shared([[1.0, 2.0], [3.0, 6.0]]), [3.0, 6.0], "a slower device is so in all");
-        assert_eq!(shared([[0.25, 0.5]; 2]), [0.25, 0.5]);
-        assert_eq!(shared([[0.0; 2]; 2]), [0.0; 2]);
+        assert_eq!(scaled([[1.0, 3.0], [3.0, 1.0]]), [2.0, 2.0]);
+        assert_eq!(scaled([[1.0, 2.0], [3.0, 6.0]]), [3.0, 6.0], "a slower device is so in all");
+        assert_eq!(scaled([[0.25, 0.5]; 2]), [0.25, 0.5]);
+        assert_eq!(scaled([[0.0; 2]; 2]), [0.0; 2]);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //!                  Epl          of the best layout
 //! ```
 //!
-//! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured; the total of
-//! the slowest one counts.
+//! All ranks measure at once, so that what they share (the memory of a host, its cores) is shared while it is measured: of
+//! segments the total of the slowest one counts, of the rest what takes longest.
 //!
 //! - `together`: what all ranks do, or none.
 //! - `sample`: a batch to measure with.

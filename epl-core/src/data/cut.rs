@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use epl_comm::shard_range;
+
 use super::sampler::GlobalBatch;
 use crate::error::{Error, Result};
 use crate::model::context::Context;
-use crate::topology::cluster::{BatchPart, part};
+use crate::topology::cluster::{BatchPart, device_rows};
 
 /// Cuts `samples` rows: for every replica, for every micro-batch, its rows.
 ///
@@ -103,10 +105,10 @@ impl BatchShard {
     /// This rank's rows of a batch of `samples`, for every micro-batch: its replica's line of [`cut`], or of its
     /// part of `io.row_weights`, divided over the devices.
     pub fn rows(&self, samples: usize) -> Vec<Range<usize>> {
-        let replica =
-            self.part.map_or_else(|| part(0..samples, self.replicas, self.replica), |part| part.rows(samples));
-        let micro_batch = |index| part(replica.clone(), self.micro_batches, index);
-        (0..self.micro_batches).map(|index| part(micro_batch(index), self.devices, self.device)).collect()
+        let even = || shard_range(samples, self.replicas, self.replica);
+        let replica = self.part.map_or_else(even, |part| part.rows(samples));
+        let of = |index| device_rows(&replica, (self.micro_batches, index), (self.devices, self.device));
+        (0..self.micro_batches).map(of).collect()
     }
 
     /// This rank's rows of a global batch, for every micro-batch: those that the sampler says are its replica's, else
@@ -207,10 +209,11 @@ mod tests {
         #[test]
         fn members_of_stages_have_the_rows_of_their_devices(samples in 0usize..60, micro in 1usize..4, devices in 1usize..5, copies in 1usize..3) {
             let widths = [Width { members: 0..devices * copies, copies }];
-            for replica in 0..2 {
-                let whole = BatchPart::new(&[2, 1], replica);
-                let share = BatchShard { part: Some(whole), devices, ..BatchShard::new(replica, 2, micro).unwrap() };
-                let routes = Routes::of_rows(&whole.rows(samples), micro, &widths);
+            for (replica, weights) in [(0, None), (1, None), (0, Some([2, 1])), (1, Some([2, 1]))] {
+                let part = weights.map(|weights| BatchPart::new(&weights, replica));
+                let share = BatchShard { part, devices, ..BatchShard::new(replica, 2, micro).unwrap() };
+                let whole = part.map_or_else(|| shard_range(samples, 2, replica), |part| part.rows(samples));
+                let routes = Routes::of_rows(&whole, micro, &widths);
                 for (index, held) in routes.micro_batches() {
                     for (member, held) in held.iter().enumerate() {
                         let own = BatchShard { device: member / copies, ..share }.rows(samples)[index].clone();

@@ -22,7 +22,7 @@ pub(crate) fn exchange<B>(
     let mut mine = Vec::new();
     for micro_batch in micro_batches {
         let samples = if micro_batch.empty { &[] } else { &*micro_batch.samples };
-        mine.extend(MemberRows::new(micro_batch.samples.len(), samples.to_vec()).numbers());
+        mine.extend(MemberRows::numbers(micro_batch.samples.len(), samples));
     }
     let sizes = group.all_gather_counts(&[micro_batches.len() as i64, mine.len() as i64])?;
     check_counts(&sizes, widths)?;

@@ -17,7 +17,8 @@ impl<M: Model> LazyModel<M> {
     /// recorded. One segment at a time gets values; what enters each is held at once. Of segments with equal parameters, entrances,
     /// exits and calls in forward the last one's backward counts for all.
     ///
-    /// Of tables the rows whose gradient is not zero are counted, as if no two micro-batches had one in common.
+    /// Of tables the rows whose gradient is not zero are counted, as if no two micro-batches had one in common. Where stages have
+    /// different widths a program needs the rows of the batch, too ([`StepShapes::with_batch`]).
     ///
     /// Where ranks exchange as many rows as the data say, such as tokens of experts, a rank that is only thought of gets as many
     /// as it sends.

@@ -25,7 +25,7 @@ pub enum Members {
         /// Who receives.
         to: usize,
     },
-    /// The stages of a replica, which compare what they are given.
+    /// The stages of a replica, of different widths all its ranks, which compare what they are given.
     Stages,
     /// The stages of a replica that hold the same parameters; of different widths, with those of all replicas.
     Tied(Vec<usize>),

@@ -14,7 +14,7 @@ use super::shapes::{CarryShape, StepShapes, TensorShape};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind};
-use crate::topology::cluster::{Routes, Width};
+use crate::topology::cluster::{MemberRows, Routes, Width};
 
 /// Of a parcel's header: what it is, and how many counts and tensors follow.
 const LABEL: usize = 5;
@@ -72,7 +72,9 @@ impl<'a> StageTraffic<'a> {
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
                 if let Some(label) = sent_after(plan, stage, &action).filter(|label| own(label.part)) {
                     for (from, rows) in traffic.sources(label, stage) {
-                        rows.map_or(Ok(()), |_| traffic.check_rows(label))?;
+                        if rows.is_some() {
+                            traffic.check_rows(label)?;
+                        }
                         traffic.coming[from].push_back((label, rows));
                     }
                 }
@@ -88,7 +90,10 @@ impl<'a> StageTraffic<'a> {
         told(2);
         if let Some(routes) = self.routes {
             let all: Vec<_> = routes.micro_batches().map(|(_, members)| members).collect();
-            let numbers = |member: usize| all.iter().map(|members| members[member].numbers().count()).sum::<usize>();
+            let numbers = |member: usize| {
+                let of = |MemberRows { rows, samples, .. }: &MemberRows| MemberRows::numbers(*rows, samples).count();
+                all.iter().map(|members| of(&members[member])).sum::<usize>()
+            };
             told((0..self.coming.len()).map(numbers).max().unwrap_or(0));
         }
     }

@@ -12,7 +12,7 @@
 //! - `protocol`: lengths that are the same for every model.
 //! - `pieces`: the segments of an action.
 //! - `list`: the list while it grows.
-//! - `links`: what stages send each other, as `engine/links.rs` does.
+//! - `links`: what stages send each other, as `engine/{links,row_exchange}.rs` do.
 //! - `parameters`: what is gathered for segments, as `engine/parameters.rs` does.
 //! - `reductions`: buckets, as `engine/reduce.rs` does.
 //! - `program`: the step, as `engine/run.rs`, `tape.rs` and `update.rs` do.

@@ -60,7 +60,7 @@ impl ShapesOverRows {
         let carries = distinct.iter().map(|rows| self.carries(*rows)).collect();
         let StepShapes { terms, loss_terms, metrics, lanes, .. } = self.shapes;
         let rows = self.table_rows(step);
-        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows, batch: Some(step) }
+        StepShapes { kinds, calls, carries, terms, loss_terms, metrics, lanes, rows, batch: None }
     }
 
     /// The rows of tables in a step of so many rows. Words that were not seen before come ever more seldom: as a power of the length of

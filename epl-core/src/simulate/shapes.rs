@@ -47,8 +47,9 @@ impl StepShapes {
         Self { lanes, ..self }
     }
 
-    /// Of a step of so many rows of all replicas, cut as [`BatchShard`](crate::data::BatchShard) cuts them: between stages of
-    /// different widths each rank sends the rows that others need.
+    /// Of a step of so many rows of all replicas, cut as [`BatchShard`](crate::data::BatchShard) cuts them, not by a sampler: between
+    /// stages of different widths each rank sends the rows that others need; else it changes nothing. The micro-batches that were run
+    /// have as many rows as that cut gives the rank, a stand-in one.
     #[must_use]
     pub fn with_batch(self, rows: usize) -> Self {
         Self { batch: Some(rows), ..self }

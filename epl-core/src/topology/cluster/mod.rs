@@ -20,7 +20,7 @@ pub use axis::{Axis, Coordinate};
 pub use error::{ClusterError, Result};
 pub use mesh::Mesh;
 pub(crate) use mesh::Width;
-pub(crate) use part::{BatchPart, part};
+pub(crate) use part::{BatchPart, device_rows};
 pub use placement::Placement;
 pub(crate) use routes::{MemberRows, Routes};
 pub use sizes::{MeshRequest, MeshSizes};

@@ -4,10 +4,18 @@ use std::ops::Range;
 
 use epl_comm::shard_range;
 
-/// One of several parts of some rows, as even as possible.
-pub(crate) fn part(rows: Range<usize>, parts: usize, index: usize) -> Range<usize> {
-    let range = shard_range(rows.len(), parts, index);
-    rows.start + range.start..rows.start + range.end
+/// The rows of a device in a micro-batch, of those of its replica: these are cut into so many micro-batches, and each over so many
+/// devices, both times as evenly as possible.
+pub(crate) fn device_rows(
+    replica: &Range<usize>,
+    (micro_batches, index): (usize, usize),
+    (devices, device): (usize, usize),
+) -> Range<usize> {
+    let part = |rows: &Range<usize>, parts: usize, index: usize| {
+        let own = shard_range(rows.len(), parts, index);
+        rows.start + own.start..rows.start + own.end
+    };
+    part(&part(replica, micro_batches, index), devices, device)
 }
 
 /// The part of a batch that one replica runs, of replicas that divide it in some proportion. With 7 samples and the proportion 2 : 1

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::mesh::Width;
-use super::part::part;
+use super::part::device_rows;
 
 /// The rows of every member, for some micro-batches.
 pub(crate) struct Routes {
@@ -46,9 +46,9 @@ impl MemberRows {
     }
 
     /// What a member tells the others: how many rows and samples it has, and which these are.
-    pub fn numbers(&self) -> impl Iterator<Item = i64> {
-        let counts = [self.rows as i64, self.samples.len() as i64];
-        counts.into_iter().chain(self.samples.iter().map(|sample| sample.cast_signed()))
+    pub fn numbers(rows: usize, samples: &[u64]) -> impl Iterator<Item = i64> {
+        let counts = [rows as i64, samples.len() as i64];
+        counts.into_iter().chain(samples.iter().map(|sample| sample.cast_signed()))
     }
 
     /// Of what a member tells.
@@ -79,9 +79,8 @@ impl Routes {
     pub fn of_rows(rows: &Range<usize>, micro_batches: usize, widths: &[Width]) -> Self {
         let held = |width: &Width, micro_batch: usize| {
             let devices = width.members.len() / width.copies;
-            let own = part(rows.clone(), micro_batches, micro_batch);
             let of_member = |member: usize| {
-                let own = part(own.clone(), devices, member / width.copies);
+                let own = device_rows(rows, (micro_batches, micro_batch), (devices, member / width.copies));
                 MemberRows::new(own.len().max(1), own.map(|row| row as u64).collect())
             };
             (0..width.members.len()).map(of_member).collect::<Vec<_>>()
