@@ -16,7 +16,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use epl_comm::{Pending, ProcessGroup};
 
 use super::micro_batch::MicroBatch;
-use super::parcel::{Parcel, ParcelLabel};
+use super::parcel::Parcel;
 use super::row_exchange::exchange;
 use super::weights;
 use crate::error::{Error, Result};
@@ -24,17 +24,14 @@ use crate::model::carry::Carry;
 use crate::model::graph::CarryGradients;
 use crate::schedule::Stages;
 use crate::simulate::protocol::PARCEL_HEAD as HEAD;
-use crate::topology::cluster::{Routes, Width};
+use crate::topology::cluster::{ParcelLabel, Peers, Routes, Width};
 
 /// One rank's ways to the other stages, for one step.
 pub(crate) struct StageLinks<'a> {
     stages: &'a Stages,
     group: &'a ProcessGroup,
-    /// Which members of the group run which stage.
-    widths: &'a [Width],
     device: &'a Device,
-    /// Whose rows are whose; none where stages have one width, and a member has one counterpart in each.
-    routes: Option<Routes>,
+    routes: Routes,
     /// By the member that sent it.
     arrived: HashMap<(usize, ParcelLabel), Parcel>,
     sent: VecDeque<Pending<()>>,
@@ -43,9 +40,9 @@ pub(crate) struct StageLinks<'a> {
 
 impl<'a> StageLinks<'a> {
     /// Ways among the members of `group`, which run the stages so. What is received lies on `device`.
-    pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &'a [Width], device: &'a Device) -> Self {
-        let (arrived, sent) = (HashMap::new(), VecDeque::new());
-        Self { stages, group, widths, device, routes: None, arrived, sent, waited: Duration::ZERO }
+    pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &[Width], device: &'a Device) -> Self {
+        let (routes, arrived, sent) = (Routes::single(widths), HashMap::new(), VecDeque::new());
+        Self { stages, group, device, routes, arrived, sent, waited: Duration::ZERO }
     }
 
     /// Compares the micro-batches of the stages that come next, of which `first` is the number of the first. Collective
@@ -55,9 +52,9 @@ impl<'a> StageLinks<'a> {
     ///
     /// When they are not the same number of the same samples.
     pub fn expect<B>(&mut self, first: usize, micro_batches: &[MicroBatch<B>]) -> Result<()> {
-        match self.widths.iter().all(|width| width.members.len() == 1) {
+        match self.routes.is_single() {
             true => weights::check_stages(micro_batches, self.group)?,
-            false => self.routes = Some(exchange(first, micro_batches, self.widths, self.group)?),
+            false => self.routes = exchange(first, micro_batches, self.routes.widths(), self.group)?,
         }
         Ok(())
     }
@@ -114,16 +111,15 @@ impl<'a> StageLinks<'a> {
 
     /// Starts to send a parcel to the stage that runs the part it enters.
     fn send(&mut self, parcel: Parcel) -> Result<()> {
-        let (widths, ParcelLabel { backward, micro_batch, part }) = (self.widths, parcel.label);
-        let to = &widths[self.stages.of_part(part)];
-        let (member, own) = (self.group.rank(), self.own());
-        let Some(routes) = &self.routes else { return self.send_to(to.members.start, parcel) };
-        if let Some(other) = routes.counterpart(micro_batch, member, to, own) {
-            return self.send_to(other, parcel);
+        let (member, stage) = (self.group.rank(), self.stages.of_part(parcel.label.part));
+        match self.routes.targets(parcel.label, member, stage) {
+            Peers::Counterpart(to) => self.send_to(to, parcel),
+            Peers::Rows(transfers) => {
+                let width = |stage: usize| self.routes.widths()[stage].members.len();
+                parcel.check_rows(self.rows(parcel.label), width(self.stage()), width(stage))?;
+                transfers.into_iter().try_for_each(|rows| self.send_to(rows.to, parcel.of_rows(&rows.given)))
+            }
         }
-        let targets = routes.targets(micro_batch, member, to, own, backward);
-        parcel.check_rows(routes.rows(micro_batch, member), own.members.len(), to.members.len())?;
-        targets.into_iter().try_for_each(|(other, rows)| self.send_to(other, parcel.of_rows(&rows)))
     }
 
     fn send_to(&mut self, to: usize, parcel: Parcel) -> Result<()> {
@@ -145,17 +141,19 @@ impl<'a> StageLinks<'a> {
     }
 
     /// Waits for a parcel from a stage.
-    fn receive(&mut self, label: ParcelLabel, from: usize) -> Result<Parcel> {
-        let from = &self.widths[from];
-        let (member, own) = (self.group.rank(), self.own());
-        let Some(routes) = &self.routes else { return self.receive_from(from.members.start, label) };
-        if let Some(other) = routes.counterpart(label.micro_batch, member, from, own) {
-            return self.receive_from(other, label);
+    fn receive(&mut self, label: ParcelLabel, stage: usize) -> Result<Parcel> {
+        match self.routes.sources(label, self.group.rank(), stage) {
+            Peers::Counterpart(from) => self.receive_from(from, label),
+            Peers::Rows(transfers) => {
+                let parcels = transfers.into_iter().map(|rows| Ok((self.receive_from(rows.from, label)?, rows.taken)));
+                Parcel::join(parcels.collect::<Result<_>>()?, self.rows(label))
+            }
         }
-        let rows = routes.rows(label.micro_batch, member);
-        let pieces = routes.sources(label.micro_batch, member, from, own, label.backward);
-        let parcels = pieces.into_iter().map(|piece| Ok((self.receive_from(piece.from, label)?, piece.mine)));
-        Parcel::join(parcels.collect::<Result<_>>()?, rows)
+    }
+
+    /// How many rows this member runs of a parcel's micro-batch.
+    fn rows(&self, label: ParcelLabel) -> usize {
+        self.routes.rows(label.micro_batch, self.group.rank())
     }
 
     fn receive_from(&mut self, from: usize, label: ParcelLabel) -> Result<Parcel> {
@@ -171,15 +169,8 @@ impl<'a> StageLinks<'a> {
         }
     }
 
-    /// The stage that this member runs.
     fn stage(&self) -> usize {
-        let member = self.group.rank();
-        let stage = self.widths.iter().position(|width| width.members.contains(&member));
-        stage.expect("every member runs a stage")
-    }
-
-    fn own(&self) -> &'a Width {
-        &self.widths[self.stage()]
+        self.routes.stage_of(self.group.rank())
     }
 
     /// Waits until everything has been sent.

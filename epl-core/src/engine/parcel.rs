@@ -11,15 +11,7 @@ use burn::tensor::{DType, Tensor};
 use crate::error::{Error, Result};
 use crate::model::carry::{self, Carry, CarryMapper, Stored};
 use crate::model::graph::CarryGradients;
-
-/// What a parcel is: for the forward or the backward of a micro-batch in a part of the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ParcelLabel {
-    pub backward: bool,
-    pub micro_batch: usize,
-    /// The part that it enters.
-    pub part: usize,
-}
+use crate::topology::cluster::ParcelLabel;
 
 /// Tensors without their numbers of dims, and how to put them together again.
 #[derive(Debug)]

@@ -31,16 +31,16 @@ pub(crate) fn exchange<B>(
     let mut held = |member: usize| MemberRows::read(&mut told[member]);
     let members = 0..group.size();
     let micro_batches = micro_batches.iter().map(|_| members.clone().map(&mut held).collect()).collect();
-    let routes = Routes::new(first, micro_batches);
-    check(&routes, widths)?;
+    let routes = Routes::new(widths, first, micro_batches);
+    check(&routes)?;
     Ok(routes)
 }
 
 /// Compares the samples of the stages.
-fn check(routes: &Routes, widths: &[Width]) -> Result<()> {
+fn check(routes: &Routes) -> Result<()> {
     for (number, held) in routes.micro_batches() {
         let mut first: Option<BTreeSet<u64>> = None;
-        for (stage, width) in widths.iter().enumerate() {
+        for (stage, width) in routes.widths().iter().enumerate() {
             let samples = samples_of(held, width, number, stage)?;
             let first = first.get_or_insert_with(|| samples.clone());
             if let Some(sample) = first.symmetric_difference(&samples).next() {
@@ -103,7 +103,7 @@ mod tests {
         let widths = [Width { members: 0..2, copies: 1 }, Width { members: 2..4, copies: 2 }];
         let checked = |samples: [&[u64]; 4]| {
             let held = samples.map(|samples| MemberRows::new(samples.len().max(1), samples.to_vec()));
-            check(&Routes::new(3, vec![held.into()]), &widths)
+            check(&Routes::new(&widths, 3, vec![held.into()]))
         };
         checked([&[5, 6], &[7], &[5, 6, 7], &[5, 6, 7]]).unwrap();
         let said = |samples| checked(samples).unwrap_err().to_string();

@@ -41,7 +41,7 @@ impl StepProgram {
             plan,
             shapes,
             ops: OpList::with_room(Self::about(plan, shapes, &actions)),
-            links: StageTraffic::new(plan, shapes, routes.as_ref())?,
+            links: StageTraffic::new(plan, shapes, &routes)?,
             parameters: GatherAhead::new(plan, &actions),
             reductions: Reductions::new(plan, shapes),
             backwards: vec![0; plan.segments.len()],
@@ -58,10 +58,11 @@ impl StepProgram {
         Ok(Self { ops: step.ops.list })
     }
 
-    /// Whose rows are whose, where stages have different widths.
-    fn routes(plan: &Plan, shapes: &StepShapes) -> Result<Option<Routes>> {
+    /// Whose rows are whose.
+    fn routes(plan: &Plan, shapes: &StepShapes) -> Result<Routes> {
+        let widths = plan.mesh.widths();
         if !plan.mesh.is_bridged() {
-            return Ok(None);
+            return Ok(Routes::single(&widths));
         }
         let Some(batch) = shapes.batch else {
             return Err(Error::invalid(
@@ -70,7 +71,7 @@ impl StepProgram {
             ));
         };
         let rows = plan.mesh.rows_of_replica(plan.mesh.replica_at(&plan.coordinate), batch)?;
-        Ok(Some(Routes::of_rows(&rows, shapes.micro_batches(), &plan.mesh.widths())))
+        Ok(Routes::of_rows(&rows, shapes.micro_batches(), &widths))
     }
 
     /// About how long the list will be: runs of segments with their calls, and what is gathered for them; what stages send each

@@ -21,8 +21,19 @@ use std::ops::Range;
 use super::mesh::Width;
 use super::part::device_rows;
 
+/// What one stage sends another: for the forward or the backward of a micro-batch in a part of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ParcelLabel {
+    pub backward: bool,
+    pub micro_batch: usize,
+    /// The part that a carry enters, or that the gradients of one have left.
+    pub part: usize,
+}
+
 /// The rows of every member, for some micro-batches.
 pub(crate) struct Routes {
+    /// Which members run which stage.
+    widths: Vec<Width>,
     /// The number of the first of these micro-batches.
     first: usize,
     /// By micro-batch, by member.
@@ -59,20 +70,35 @@ impl MemberRows {
     }
 }
 
+/// The members of another stage from which a parcel comes, or to which it goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Peers {
+    /// The one that runs the same rows: all of the parcel.
+    Counterpart(usize),
+    /// Rows of the parcel.
+    Rows(Vec<RowTransfer>),
+}
+
 /// Some rows of one member that another one gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RowTransfer {
     pub from: usize,
+    pub to: usize,
     /// Their places with the one that gives.
-    pub theirs: Vec<usize>,
+    pub given: Vec<usize>,
     /// Their places with the one that gets.
-    pub mine: Vec<usize>,
+    pub taken: Vec<usize>,
 }
 
 impl Routes {
     /// By micro-batch and member, from the micro-batch with the number `first` on.
-    pub fn new(first: usize, micro_batches: Vec<Vec<MemberRows>>) -> Self {
-        Self { first, micro_batches }
+    pub fn new(widths: &[Width], first: usize, micro_batches: Vec<Vec<MemberRows>>) -> Self {
+        Self { widths: widths.to_vec(), first, micro_batches }
+    }
+
+    /// Of stages that one member each runs, so that rows need not be told.
+    pub fn single(widths: &[Width]) -> Self {
+        Self::new(widths, 0, Vec::new())
     }
 
     /// Of a replica that has these rows of a batch, in so many micro-batches, where the devices of each stage divide them evenly.
@@ -86,7 +112,23 @@ impl Routes {
             (0..width.members.len()).map(of_member).collect::<Vec<_>>()
         };
         let all = |micro_batch: usize| widths.iter().flat_map(|width| held(width, micro_batch)).collect();
-        Self::new(0, (0..micro_batches).map(all).collect())
+        Self::new(widths, 0, (0..micro_batches).map(all).collect())
+    }
+
+    /// Which members run which stage.
+    pub fn widths(&self) -> &[Width] {
+        &self.widths
+    }
+
+    /// Whether one member runs each stage.
+    pub fn is_single(&self) -> bool {
+        self.widths.iter().all(|width| width.members.len() == 1)
+    }
+
+    /// The stage that a member runs.
+    pub fn stage_of(&self, member: usize) -> usize {
+        let stage = self.widths.iter().position(|width| width.members.contains(&member));
+        stage.expect("every member runs a stage")
     }
 
     /// What the members run of each micro-batch, by its number.
@@ -99,58 +141,54 @@ impl Routes {
         self.of(micro_batch)[member].rows
     }
 
-    /// The one member of a stage that runs what this member runs, where every member of both has such a counterpart.
-    pub fn counterpart(&self, micro_batch: usize, member: usize, stage: &Width, own: &Width) -> Option<usize> {
-        let (held, pairs) = (self.of(micro_batch), stage.members.clone().zip(own.members.clone()));
-        let is_alike = (stage.members.len(), stage.copies) == (own.members.len(), own.copies);
-        let runs = |member: usize| (held[member].rows, &held[member].samples);
-        let is_same = is_alike && pairs.into_iter().all(|(theirs, mine)| runs(theirs) == runs(mine));
-        is_same.then(|| stage.members.start + member - own.members.start)
+    /// From whom in a stage a member gets a parcel.
+    pub fn sources(&self, label: ParcelLabel, member: usize, stage: usize) -> Peers {
+        self.counterpart(label.micro_batch, member, stage)
+            .map_or_else(|| Peers::Rows(self.transfers_to(label, member, stage)), Peers::Counterpart)
     }
 
-    /// From whom a member gets which rows of a stage. Backward, a stand-in gets none from the one that it gets a row of
-    /// forward.
-    pub fn sources(
-        &self,
-        micro_batch: usize,
-        member: usize,
-        stage: &Width,
-        own: &Width,
-        backward: bool,
-    ) -> Vec<RowTransfer> {
-        let held = self.of(micro_batch);
-        let place = (member - own.members.start) % stage.copies;
+    /// To whom in a stage a member gives a parcel: those that get it from this member.
+    pub fn targets(&self, label: ParcelLabel, member: usize, stage: usize) -> Peers {
+        if let Some(counterpart) = self.counterpart(label.micro_batch, member, stage) {
+            return Peers::Counterpart(counterpart);
+        }
+        let own = self.stage_of(member);
+        let to = |other: usize| self.transfers_to(label, other, own).into_iter().find(|rows| rows.from == member);
+        Peers::Rows(self.widths[stage].members.clone().filter_map(to).collect())
+    }
+
+    /// The one member of a stage that runs what this member runs, where every member of both has such a counterpart.
+    fn counterpart(&self, micro_batch: usize, member: usize, stage: usize) -> Option<usize> {
+        let (other, own) = (&self.widths[stage], &self.widths[self.stage_of(member)]);
+        let is_alike = (other.members.len(), other.copies) == (own.members.len(), own.copies);
+        let is_same = || {
+            let held = self.of(micro_batch);
+            let runs = |member: usize| (held[member].rows, &held[member].samples);
+            other.members.clone().zip(own.members.clone()).all(|(theirs, mine)| runs(theirs) == runs(mine))
+        };
+        let has_counterparts = is_alike && (own.members.len() == 1 || is_same());
+        has_counterparts.then(|| other.members.start + member - own.members.start)
+    }
+
+    /// From whom in a stage a member gets which rows. Backward, a stand-in gets none from the one that it gets a row of forward.
+    fn transfers_to(&self, label: ParcelLabel, to: usize, stage: usize) -> Vec<RowTransfer> {
+        let (held, stage, own) = (self.of(label.micro_batch), &self.widths[stage], &self.widths[self.stage_of(to)]);
+        let place = (to - own.members.start) % stage.copies;
         let others = || stage.members.clone().skip(place).step_by(stage.copies);
-        let MemberRows { rows, samples, places } = &held[member];
+        let MemberRows { rows, samples, places } = &held[to];
         if samples.is_empty() {
             let from = others().find(|other| !held[*other].samples.is_empty()).unwrap_or(stage.members.start + place);
-            let mine: Vec<usize> = if backward { Vec::new() } else { (0..*rows).collect() };
-            return vec![RowTransfer { from, theirs: vec![0; mine.len()], mine }];
+            let taken: Vec<usize> = if label.backward { Vec::new() } else { (0..*rows).collect() };
+            return vec![RowTransfer { from, to, given: vec![0; taken.len()], taken }];
         }
-        let piece = |from: usize| {
+        let transfer = |from: usize| {
             let place = |sample| places.get(sample).copied();
             let shared =
-                held[from].samples.iter().enumerate().filter_map(|(theirs, sample)| Some((theirs, place(sample)?)));
-            let (theirs, mine): (Vec<usize>, Vec<usize>) = shared.unzip();
-            RowTransfer { from, theirs, mine }
+                held[from].samples.iter().enumerate().filter_map(|(given, sample)| Some((given, place(sample)?)));
+            let (given, taken): (Vec<usize>, Vec<usize>) = shared.unzip();
+            RowTransfer { from, to, given, taken }
         };
-        others().map(piece).filter(|piece| !piece.mine.is_empty()).collect()
-    }
-
-    /// To whom a member gives which of its rows: what the members of a stage get from it.
-    pub fn targets(
-        &self,
-        micro_batch: usize,
-        member: usize,
-        stage: &Width,
-        own: &Width,
-        backward: bool,
-    ) -> Vec<(usize, Vec<usize>)> {
-        let gets = |other: usize| {
-            let pieces = self.sources(micro_batch, other, own, stage, backward);
-            Some((other, pieces.into_iter().find(|piece| piece.from == member)?.theirs))
-        };
-        stage.members.clone().filter_map(gets).collect()
+        others().map(transfer).filter(|rows| !rows.taken.is_empty()).collect()
     }
 
     fn of(&self, micro_batch: usize) -> &[MemberRows] {
@@ -162,54 +200,72 @@ impl Routes {
 mod tests {
     use super::*;
 
-    /// Two devices that divide the rows, and two that run the same.
-    fn widths() -> [Width; 2] {
-        [Width { members: 0..2, copies: 1 }, Width { members: 2..4, copies: 2 }]
-    }
-
+    /// Two devices that divide the rows, and two that run the same: stages 0 and 1.
     fn routes(samples: [&[u64]; 4]) -> Routes {
         let held = samples.map(|samples| MemberRows::new(samples.len().max(1), samples.to_vec()));
-        Routes::new(3, vec![held.into()])
+        let widths = [Width { members: 0..2, copies: 1 }, Width { members: 2..4, copies: 2 }];
+        Routes::new(&widths, 3, vec![held.into()])
     }
 
-    fn piece(from: usize, theirs: &[usize], mine: &[usize]) -> RowTransfer {
-        RowTransfer { from, theirs: theirs.to_vec(), mine: mine.to_vec() }
+    fn label(backward: bool) -> ParcelLabel {
+        ParcelLabel { backward, micro_batch: 3, part: 1 }
+    }
+
+    /// From whom to whom, which rows of the one become which of the other.
+    fn rows<const N: usize>(transfers: [(usize, usize, &[usize], &[usize]); N]) -> Peers {
+        let transfer = |(from, to, given, taken): (_, _, &[_], &[_])| RowTransfer {
+            from,
+            to,
+            given: given.into(),
+            taken: taken.into(),
+        };
+        Peers::Rows(transfers.map(transfer).into())
     }
 
     #[test]
     fn rows_are_gathered_and_their_gradients_come_back_once() {
-        let (routes, [halves, whole]) = (routes([&[5, 6], &[7], &[5, 6, 7], &[5, 6, 7]]), widths());
+        let routes = routes([&[5, 6], &[7], &[5, 6, 7], &[5, 6, 7]]);
         for member in [2, 3] {
-            let pieces = routes.sources(3, member, &halves, &whole, false);
-            assert_eq!(pieces, [piece(0, &[0, 1], &[0, 1]), piece(1, &[0], &[2])]);
+            let got = routes.sources(label(false), member, 0);
+            assert_eq!(got, rows([(0, member, &[0, 1], &[0, 1]), (1, member, &[0], &[2])]));
         }
-        assert_eq!(routes.targets(3, 0, &whole, &halves, false), [(2, vec![0, 1]), (3, vec![0, 1])]);
+        let given = routes.targets(label(false), 0, 1);
+        assert_eq!(given, rows([(0, 2, &[0, 1], &[0, 1]), (0, 3, &[0, 1], &[0, 1])]));
         // Each from one of the two that have the gradients of all rows.
-        assert_eq!(routes.sources(3, 0, &whole, &halves, true), [piece(2, &[0, 1], &[0, 1])]);
-        assert_eq!(routes.sources(3, 1, &whole, &halves, true), [piece(3, &[2], &[0])]);
-        assert_eq!(routes.targets(3, 3, &halves, &whole, true), [(1, vec![2])]);
+        assert_eq!(routes.sources(label(true), 0, 1), rows([(2, 0, &[0, 1], &[0, 1])]));
+        assert_eq!(routes.sources(label(true), 1, 1), rows([(3, 1, &[2], &[0])]));
+        assert_eq!(routes.targets(label(true), 3, 0), rows([(3, 1, &[2], &[0])]));
     }
 
     #[test]
     fn members_of_stages_that_are_alike_have_counterparts() {
-        let (mut routes, [halves, whole]) = (routes([&[5, 6], &[7], &[5, 6], &[7]]), widths());
-        let alike = Width { copies: 1, ..whole.clone() };
-        assert_eq!(routes.counterpart(3, 1, &alike, &halves), Some(3));
-        assert_eq!(routes.counterpart(3, 2, &halves, &alike), Some(0));
-        assert_eq!(routes.counterpart(3, 1, &whole, &halves), None);
+        let mut routes = routes([&[5, 6], &[7], &[5, 6], &[7]]);
+        assert!(matches!(routes.targets(label(false), 1, 1), Peers::Rows(_)));
+        routes.widths[1].copies = 1;
+        assert_eq!(routes.targets(label(false), 1, 1), Peers::Counterpart(3));
+        assert_eq!(routes.sources(label(true), 1, 1), Peers::Counterpart(3));
+        assert_eq!(routes.sources(label(false), 2, 0), Peers::Counterpart(0));
         // They may divide the rows in another way.
         routes.micro_batches[0].swap(2, 3);
-        assert_eq!(routes.counterpart(3, 1, &alike, &halves), None);
+        assert_eq!(routes.targets(label(false), 1, 1), rows([(1, 2, &[0], &[0])]));
+    }
+
+    #[test]
+    fn a_stage_of_one_member_need_not_tell_its_rows() {
+        let routes = Routes::single(&[Width { members: 0..1, copies: 1 }, Width { members: 1..2, copies: 1 }]);
+        assert!(routes.is_single());
+        assert_eq!(routes.targets(label(false), 0, 1), Peers::Counterpart(1));
+        assert_eq!(routes.sources(label(false), 1, 0), Peers::Counterpart(0));
     }
 
     #[test]
     fn a_stand_in_gets_a_row_and_no_gradient() {
-        let (routes, [halves, whole]) = (routes([&[], &[7], &[7], &[7]]), widths());
+        let routes = routes([&[], &[7], &[7], &[7]]);
         // Its own row goes nowhere; it hears which tensors have a gradient.
-        assert!(routes.targets(3, 0, &whole, &halves, false).is_empty());
-        assert_eq!(routes.sources(3, 0, &whole, &halves, true), [piece(2, &[], &[])]);
-        assert_eq!(routes.targets(3, 2, &halves, &whole, true), [(0, vec![])]);
+        assert_eq!(routes.targets(label(false), 0, 1), rows([]));
+        assert_eq!(routes.sources(label(true), 0, 1), rows([(2, 0, &[], &[])]));
+        assert_eq!(routes.targets(label(true), 2, 0), rows([(2, 0, &[], &[])]));
         // And the other way round: what enters it is a row of another.
-        assert_eq!(routes.sources(3, 0, &whole, &halves, false), [piece(2, &[0], &[0])]);
+        assert_eq!(routes.sources(label(false), 0, 1), rows([(2, 0, &[0], &[0])]));
     }
 }
