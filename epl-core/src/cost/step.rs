@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use epl_comm::Operation;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +13,7 @@ use crate::memory::{Tier, Tiers};
 use crate::params::{Form, ParamRecord};
 use crate::plan::Plan;
 use crate::schedule::run_of;
-use crate::simulate::{Called, Costs, Members, Purpose, RunKind};
+use crate::simulate::{Called, Costs, Purpose, RunKind};
 
 /// What a segment takes on one device, without its collectives: seconds over the rows of a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,7 +111,7 @@ pub(crate) struct StepCosts<'a> {
     /// By plan and segment: the bytes of the gradients of its parameters.
     gradients: Vec<Vec<u64>>,
     /// By rank: what was asked already.
-    asked: RefCell<Vec<FxHashMap<(Members, Operation, u64), f64>>>,
+    asked: RefCell<Vec<FxHashMap<Called, f64>>>,
 }
 
 impl<'a> StepCosts<'a> {
@@ -132,10 +131,13 @@ impl<'a> StepCosts<'a> {
 
     /// Seconds of a collective, by itself.
     fn seconds(&self, rank: usize, call: &Called) -> f64 {
-        let key = (call.over.clone(), call.operation, call.bytes());
-        *self.asked.borrow_mut()[rank]
-            .entry(key)
-            .or_insert_with(|| self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank].rank))
+        let asked = &mut self.asked.borrow_mut()[rank];
+        if let Some(seconds) = asked.get(call) {
+            return *seconds;
+        }
+        let seconds = self.network.seconds_of(call, &self.plans[rank].mesh, self.ranks[rank].rank);
+        asked.insert(call.clone(), seconds);
+        seconds
     }
 
     /// Seconds in which a rank reads and writes a byte once.

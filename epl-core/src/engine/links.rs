@@ -5,7 +5,7 @@
 //! the sender's actions, which need not be the receiver's.
 //!
 //! Between stages of different widths every device sends parcels of rows to those that need them, and puts together what
-//! it gets from several: [`Routes`] tell who.
+//! it gets from several. To whom a parcel goes [`Routes`] tell.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub(crate) struct StageLinks<'a> {
 impl<'a> StageLinks<'a> {
     /// Ways among the members of `group`, which run the stages so. What is received lies on `device`.
     pub fn new(stages: &'a Stages, group: &'a ProcessGroup, widths: &[Width], device: &'a Device) -> Self {
-        let (routes, arrived, sent) = (Routes::single(widths), HashMap::new(), VecDeque::new());
+        let (routes, arrived, sent) = (Routes::untold(widths), HashMap::new(), VecDeque::new());
         Self { stages, group, device, routes, arrived, sent, waited: Duration::ZERO }
     }
 

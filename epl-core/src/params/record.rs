@@ -125,14 +125,18 @@ impl ParamRecord {
 
     /// The number of elements that this rank holds.
     pub fn numel(&self) -> usize {
-        self.shape().iter().product()
+        self.elements(|_, cut| cut.range.len())
     }
 
     /// The number of elements that the rank with the most holds: the same on every rank.
     pub fn largest_numel(&self) -> usize {
-        let mut shape = self.global_shape.clone();
-        self.cuts.iter().for_each(|cut| shape[cut.dim] = shape[cut.dim].div_ceil(cut.parts));
-        shape.iter().product()
+        self.elements(|extent, cut| extent.div_ceil(cut.parts))
+    }
+
+    /// The number of elements, where each cut makes of a dim's extent what `of` says.
+    fn elements(&self, of: impl Fn(usize, &Cut) -> usize) -> usize {
+        let extent = |(dim, whole): (usize, &usize)| self.cuts.iter().filter(|cut| cut.dim == dim).fold(*whole, &of);
+        self.global_shape.iter().enumerate().map(extent).product()
     }
 
     /// The number of elements of the whole.
@@ -242,5 +246,18 @@ pub(crate) mod tests {
             parked: false,
             shard: None,
         }
+    }
+
+    #[test]
+    fn elements_are_counted_as_the_shape_has_them() {
+        let cut = |axis, dim, parts, range| Cut { axis, dim, parts, range };
+        let of = |cuts| ParamRecord { global_shape: vec![7, 5, 3], cuts, ..record(0, 1, false) };
+        let whole = of(Vec::new());
+        assert_eq!((whole.numel(), whole.largest_numel()), (105, 105));
+        // A dim may be cut twice: the last range is what lies there.
+        let twice =
+            of(vec![cut(Axis::Expert, 0, 2, 4..7), cut(Axis::Tensor, 0, 2, 6..7), cut(Axis::Tensor, 1, 2, 0..3)]);
+        assert_eq!((twice.numel(), twice.shape()), (9, vec![1, 3, 3]));
+        assert_eq!(twice.largest_numel(), 2 * 3 * 3);
     }
 }

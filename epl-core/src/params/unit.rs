@@ -127,10 +127,10 @@ impl Bucket {
             *end += len;
             Some(*end - len..*end)
         });
-        let all: Vec<Range<usize>> = ends.collect();
+        let (all, own): (Vec<Range<usize>>, Range<usize>) = (ends.collect(), self.shard(rank));
         let shard = |(member, whole): (usize, Range<usize>)| {
             let sizes = all.iter().map(|shard| within(shard, &whole).len()).collect();
-            (member, Shard { sizes, range: within(&self.shard(rank), &whole) })
+            (member, Shard { sizes, range: within(&own, &whole) })
         };
         self.wholes(records).map(shard).collect()
     }

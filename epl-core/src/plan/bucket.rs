@@ -5,8 +5,9 @@
 //! order of readiness, which differs between ranks.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use super::fuse;
 use crate::params::{Bucket, ParamRecord, ParamTable};
@@ -28,12 +29,12 @@ pub(crate) struct Packing<'a> {
 impl Packing<'_> {
     /// What only parameters share that may travel together: the part of the pipeline, where buckets travel in every
     /// micro-batch; the segments that use them, where buckets are what is gathered.
-    fn room(&self, record: &ParamRecord) -> Vec<usize> {
+    fn room<'a>(&self, record: &'a ParamRecord) -> (&'a [usize], Option<usize>) {
         let holds = |part: &Range<usize>| part.contains(&record.first_segment());
         match (self.gathers, self.each) {
-            (true, _) => record.segments.clone(),
-            (false, true) => self.stages.parts().iter().position(holds).into_iter().collect(),
-            (false, false) => Vec::new(),
+            (true, _) => (&record.segments, None),
+            (false, true) => (&[], self.stages.parts().iter().position(holds)),
+            (false, false) => (&[], None),
         }
     }
 }
@@ -91,20 +92,20 @@ pub(crate) fn pack_averages(table: &ParamTable, averages: &[(usize, usize)]) -> 
 fn fill(records: &[ParamRecord], mut order: Vec<usize>, packing: Packing<'_>) -> Vec<Bucket> {
     // Stable: inside one segment the order of the module.
     order.sort_by_key(|index| Reverse(records[*index].first_segment()));
-    let rooms: Vec<Vec<usize>> = order.iter().map(|index| packing.room(&records[*index])).collect();
-    let first: BTreeMap<&[usize], usize> =
-        rooms.iter().enumerate().rev().map(|(place, room)| (&room[..], place)).collect();
-    let room = |place: usize| first[&rooms[place][..]];
-    let key = |place: usize, record: &ParamRecord| (record.reduced_over(), record.dtype.name(), room(place));
+    // Of each the place of the first one in its room.
+    let mut first: FxHashMap<_, usize> = FxHashMap::default();
+    let place = |(place, index): (usize, &usize)| *first.entry(packing.room(&records[*index])).or_insert(place);
+    let rooms: Vec<usize> = order.iter().enumerate().map(place).collect();
+    let key = |room: usize, record: &ParamRecord| (record.reduced_over(), record.dtype.name(), room);
     let bytes = |record: &ParamRecord| record.largest_numel() * record.dtype.size();
-    let tensor = |(place, index): (usize, &usize)| (key(place, &records[*index]), bytes(&records[*index]));
-    let tensors: Vec<_> = order.iter().enumerate().map(tensor).collect();
+    let tensor = |(room, index): (&usize, &usize)| (key(*room, &records[*index]), bytes(&records[*index]));
+    let tensors: Vec<_> = rooms.iter().zip(&order).map(tensor).collect();
     let max_splits = if packing.gathers { 1 } else { packing.max_splits };
     let filled = fuse(&tensors, max_splits).into_iter();
     let mut buckets: Vec<(usize, Bucket)> = filled
         .map(|places| {
             let members = places.iter().map(|place| order[*place]).collect();
-            (room(places[0]), Bucket::new(members, records))
+            (rooms[places[0]], Bucket::new(members, records))
         })
         .collect();
     merge_down_to(max_splits, &mut buckets);

@@ -143,7 +143,8 @@ impl Judge<'_> {
                     places.len() - 1
                 })
             };
-            let links = ranks.iter().map(place).collect();
+            // Where all groups over an axis lie alike, so do those of all ranks.
+            let links = if is_even { vec![0; ranks.len()] } else { ranks.iter().map(place).collect() };
             // A micro-batch without a row runs a stand-in.
             let rows = (0..micro_batches).map(|index| shard_range(own, micro_batches, index).len().max(1)).collect();
             let replica = Replica { ranks, devices, links, rows };
@@ -281,13 +282,14 @@ impl Judge<'_> {
             timeline = run(&self.spared(stages, (&timeline, &programs)))?;
         }
         let times = programs.iter().zip(plans).zip(ranks).enumerate().map(|(at, ((program, plan), rank))| {
-            let own: Vec<usize> = plan.stages.of_stage(plan.stage()).cloned().flatten().collect();
-            let of = |rows: &usize| {
-                let seconds = &layers[&(rank.links, *rows)];
-                own.iter().map(|segment| seconds[*segment].iter().sum::<f64>()).sum::<f64>()
+            let own = || plan.stages.of_stage(plan.stage()).cloned().flatten();
+            // Micro-batches of as many rows lie behind each other.
+            let of = |alike: &[usize]| {
+                let seconds = &layers[&(rank.links, alike[0])];
+                alike.len() as f64 * own().map(|segment| seconds[segment].iter().sum::<f64>()).sum::<f64>()
             };
             let mut time = timeline.parts(at, program);
-            let layers = rank.rows[..micro_batches].iter().map(of).sum::<f64>();
+            let layers = rank.rows[..micro_batches].chunk_by(PartialEq::eq).map(of).sum::<f64>();
             (time.layers, time.compute) = (time.layers + layers, time.compute - layers);
             time
         });

@@ -364,7 +364,7 @@ impl SearchRun<'_> {
         self.judge.judge(&candidate.config(self.given)?)
     }
 
-    /// Takes the best of what is next to a choice, as long as that helps.
+    /// Takes the best of what is next to a choice, as long as that helps, and as what it gains may make the choice the best one.
     fn improve(&mut self, index: usize) -> Result<()> {
         let shape = self.choices[index].0.shape;
         let (mut left, costs) = (MOVES / shape.sizes[1].pow(2), self.costs(&shape)?);
@@ -373,7 +373,7 @@ impl SearchRun<'_> {
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
-            let costs = (&costs.most.segments[..], &costs.slowness[..]);
+            let (costs, all) = ((&costs.most.segments[..], &costs.slowness[..]), left);
             for candidate in neighbours(&before, costs, (given, &levels)).into_iter().take(left) {
                 left -= 1;
                 let Ok(other) = self.judge(&candidate) else { continue };
@@ -382,9 +382,13 @@ impl SearchRun<'_> {
                     best = Some((candidate, other));
                 }
             }
-            match best {
-                Some(better) => self.choices[index] = better,
-                None => return Ok(()),
+            let Some(better) = best else { return Ok(()) };
+            // What comes later gains less, as the best is taken first.
+            let (gained, times) = (judged.seconds - better.1.seconds, left as f64 / (all - left) as f64);
+            let least = better.1.seconds - times * gained;
+            self.choices[index] = better;
+            if least > self.best() {
+                return Ok(());
             }
         }
     }

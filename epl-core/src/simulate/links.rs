@@ -2,6 +2,8 @@
 //! what it wants has come.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use burn::tensor::DType;
 use epl_comm::Operation;
@@ -14,7 +16,7 @@ use super::shapes::{CarryShape, StepShapes, TensorShape};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind};
-use crate::topology::cluster::{MemberRows, ParcelLabel, Peers, Routes, RowTransfer};
+use crate::topology::cluster::{MemberRows, ParcelLabel, Peers, Routes};
 
 /// Of a parcel's header: what it is, and how many counts and tensors follow.
 const LABEL: usize = 5;
@@ -32,14 +34,6 @@ fn sent_after(plan: &Plan, stage: usize, action: &Action) -> Option<ParcelLabel>
 /// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
 type RowsSent = Option<usize>;
 
-/// The members that send or get a parcel, and how much of it.
-fn peers(peers: Peers, other: impl Fn(&RowTransfer) -> usize) -> Vec<(usize, RowsSent)> {
-    match peers {
-        Peers::Counterpart(counterpart) => vec![(counterpart, None)],
-        Peers::Rows(transfers) => transfers.iter().map(|rows| (other(rows), Some(rows.given.len()))).collect(),
-    }
-}
-
 /// The links of one rank.
 pub(super) struct StageTraffic<'a> {
     plan: &'a Plan,
@@ -47,21 +41,33 @@ pub(super) struct StageTraffic<'a> {
     /// Which member of the stages the rank is.
     member: usize,
     routes: &'a Routes,
-    /// Of each parcel that has not been received, the members that send it, or rows of it.
-    senders: FxHashMap<ParcelLabel, Vec<usize>>,
     /// What each member sends to this one, and has not been taken.
     coming: Vec<VecDeque<(ParcelLabel, RowsSent)>>,
     /// What was taken before it was wanted.
     arrived: FxHashSet<(usize, ParcelLabel)>,
     sent: Vec<usize>,
+    /// The calls of parcels, which micro-batches of one kind have in common.
+    known: FxHashMap<ParcelKind, Rc<[Arc<Called>]>>,
+}
+
+/// What parcels have in common whose calls are the same.
+#[derive(PartialEq, Eq, Hash)]
+struct ParcelKind {
+    from: usize,
+    to: usize,
+    /// The kind of its micro-batch.
+    kind: usize,
+    part: usize,
+    backward: bool,
+    rows: RowsSent,
 }
 
 impl<'a> StageTraffic<'a> {
     pub fn new(plan: &'a Plan, shapes: &'a StepShapes, routes: &'a Routes) -> Result<Self> {
         let member = plan.mesh.stage_member_at(&plan.coordinate);
         let coming = vec![VecDeque::new(); routes.widths().last().map_or(0, |width| width.members.end)];
-        let (senders, arrived, sent) = (FxHashMap::default(), FxHashSet::default(), Vec::new());
-        let mut traffic = Self { plan, shapes, member, routes, senders, coming, arrived, sent };
+        let (arrived, sent, known) = (FxHashSet::default(), Vec::new(), FxHashMap::default());
+        let mut traffic = Self { plan, shapes, member, routes, coming, arrived, sent, known };
         let stages = &plan.stages;
         let own = |part: usize| part < stages.parts().len() && stages.of_part(part) == plan.stage();
         let mut is_neighbour = vec![false; stages.count()];
@@ -71,13 +77,15 @@ impl<'a> StageTraffic<'a> {
         for stage in (0..stages.count()).filter(|stage| is_neighbour[*stage]) {
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
                 if let Some(label) = sent_after(plan, stage, &action).filter(|label| own(label.part)) {
-                    let sources = peers(routes.sources(label, member, stage), |rows| rows.from);
-                    traffic.senders.insert(label, sources.iter().map(|(from, _)| *from).collect());
-                    for (from, rows) in sources {
-                        if rows.is_some() {
+                    match routes.sources(label, member, stage) {
+                        Peers::Counterpart(from) => traffic.coming[from].push_back((label, None)),
+                        Peers::Rows(transfers) => {
                             traffic.check_rows(label)?;
+                            let coming = &mut traffic.coming;
+                            transfers
+                                .iter()
+                                .for_each(|rows| coming[rows.from].push_back((label, Some(rows.taken.len()))));
                         }
-                        traffic.coming[from].push_back((label, rows));
                     }
                 }
             }
@@ -102,12 +110,14 @@ impl<'a> StageTraffic<'a> {
 
     /// What enters a part; the first begins with the batch.
     pub fn receive_carry(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
-        self.receive(ops, ParcelLabel { backward: false, micro_batch, part });
+        if let Some(before) = part.checked_sub(1) {
+            self.receive(ops, ParcelLabel { backward: false, micro_batch, part }, before);
+        }
     }
 
     /// The gradients of what left a part.
     pub fn receive_gradients(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
-        self.receive(ops, ParcelLabel { backward: true, micro_batch, part });
+        self.receive(ops, ParcelLabel { backward: true, micro_batch, part }, part + 1);
     }
 
     pub fn send_carry(&mut self, ops: &mut OpList, micro_batch: usize, part: usize) {
@@ -143,27 +153,62 @@ impl<'a> StageTraffic<'a> {
         if label.backward { part.end - 1 } else { part.start - 1 }
     }
 
-    fn receive(&mut self, ops: &mut OpList, label: ParcelLabel) {
-        for from in self.senders.remove(&label).unwrap_or_default() {
-            while !self.arrived.remove(&(from, label)) {
-                let Some((next, rows)) = self.coming[from].pop_front() else { return };
-                for (dtype, elements) in self.messages(next, rows) {
-                    ops.call(Members::Link { from, to: self.member }, Operation::Receive, dtype, elements);
-                }
-                self.arrived.insert((from, next));
+    /// Takes a parcel that has left `part`.
+    fn receive(&mut self, ops: &mut OpList, label: ParcelLabel, part: usize) {
+        match self.routes.sources(label, self.member, self.plan.stages.of_part(part)) {
+            Peers::Counterpart(from) => self.receive_from(ops, label, from),
+            Peers::Rows(transfers) => transfers.iter().for_each(|rows| self.receive_from(ops, label, rows.from)),
+        }
+    }
+
+    fn receive_from(&mut self, ops: &mut OpList, label: ParcelLabel, from: usize) {
+        if self.arrived.remove(&(from, label)) {
+            return;
+        }
+        while let Some((next, rows)) = self.coming[from].pop_front() {
+            for call in &*self.calls(ops, next, (Operation::Receive, from, self.member), rows) {
+                ops.call_known(call.clone());
             }
+            if next == label {
+                return;
+            }
+            self.arrived.insert((from, next));
         }
     }
 
     fn send(&mut self, ops: &mut OpList, label: ParcelLabel) {
-        let targets = self.routes.targets(label, self.member, self.plan.stages.of_part(label.part));
-        for (to, rows) in peers(targets, |rows| rows.to) {
-            for (dtype, elements) in self.messages(label, rows) {
-                let over = Members::Link { from: self.member, to };
-                self.sent
-                    .push(ops.start(Purpose::Parcel, Called { over, operation: Operation::Send, dtype, elements }));
+        match self.routes.targets(label, self.member, self.plan.stages.of_part(label.part)) {
+            Peers::Counterpart(to) => self.send_to(ops, label, (to, None)),
+            Peers::Rows(transfers) => {
+                transfers.iter().for_each(|rows| self.send_to(ops, label, (rows.to, Some(rows.given.len()))));
             }
         }
+    }
+
+    fn send_to(&mut self, ops: &mut OpList, label: ParcelLabel, (to, rows): (usize, RowsSent)) {
+        for call in &*self.calls(ops, label, (Operation::Send, self.member, to), rows) {
+            self.sent.push(ops.start_known(Purpose::Parcel, call.clone()));
+        }
+    }
+
+    /// The calls of a parcel on its way from one member to another.
+    fn calls(
+        &mut self,
+        ops: &mut OpList,
+        label: ParcelLabel,
+        (operation, from, to): (Operation, usize, usize),
+        rows: RowsSent,
+    ) -> Rc<[Arc<Called>]> {
+        let ParcelLabel { backward, micro_batch, part } = label;
+        let parcel = ParcelKind { from, to, kind: self.shapes.kind(micro_batch), part, backward, rows };
+        if let Some(known) = self.known.get(&parcel) {
+            return known.clone();
+        }
+        let called =
+            |(dtype, elements)| ops.known(Called { over: Members::Link { from, to }, operation, dtype, elements });
+        let calls: Rc<[Arc<Called>]> = self.messages(label, rows).into_iter().map(called).collect();
+        self.known.insert(parcel, calls.clone());
+        calls
     }
 
     /// The messages of a parcel: its header, then its tensors, or so many of their rows.

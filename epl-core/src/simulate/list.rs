@@ -89,7 +89,8 @@ impl OpList {
         Self { list: Vec::with_capacity(count), known: FxHashMap::default() }
     }
 
-    fn known(&mut self, call: Called) -> Arc<Called> {
+    /// A call that equal ones have in common.
+    pub fn known(&mut self, call: Called) -> Arc<Called> {
         if let Some(known) = self.known.get(&call) {
             return known.clone();
         }
@@ -100,12 +101,22 @@ impl OpList {
 
     pub fn call(&mut self, over: Members, operation: Operation, dtype: DType, elements: usize) {
         let call = self.known(Called { over, operation, dtype, elements });
+        self.call_known(call);
+    }
+
+    /// One that is [known](Self::known).
+    pub fn call_known(&mut self, call: Arc<Called>) {
         self.list.push(Op::Call(call));
     }
 
     /// Returns its place, to be waited for.
     pub fn start(&mut self, purpose: Purpose, call: Called) -> usize {
         let call = self.known(call);
+        self.start_known(purpose, call)
+    }
+
+    /// The same of a call that is [known](Self::known).
+    pub fn start_known(&mut self, purpose: Purpose, call: Arc<Called>) -> usize {
         self.list.push(Op::Start(purpose, call));
         self.list.len() - 1
     }
@@ -118,7 +129,7 @@ impl OpList {
         self.list.push(Op::Run { kind, micro_batch: short(micro_batch), segment: short(segment) });
         for call in calls {
             let call = self.known(call.clone());
-            self.list.push(Op::Call(call));
+            self.call_known(call);
         }
     }
 }

@@ -62,7 +62,7 @@ impl StepProgram {
     fn routes(plan: &Plan, shapes: &StepShapes) -> Result<Routes> {
         let widths = plan.mesh.widths();
         if !plan.mesh.is_bridged() {
-            return Ok(Routes::single(&widths));
+            return Ok(Routes::untold(&widths));
         }
         let Some(batch) = shapes.batch else {
             return Err(Error::invalid(

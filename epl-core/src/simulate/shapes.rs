@@ -90,6 +90,11 @@ impl StepShapes {
         &self.calls[self.kinds[micro_batch]][segment]
     }
 
+    /// The number that micro-batches of the same shapes have in common.
+    pub(super) fn kind(&self, micro_batch: usize) -> usize {
+        self.kinds[micro_batch]
+    }
+
     /// What leaves a segment.
     pub(super) fn carry(&self, micro_batch: usize, segment: usize) -> &CarryShape {
         &self.carries[self.kinds[micro_batch]][segment]

@@ -9,6 +9,7 @@
 //! A blocking call begins when its last member has come. What a stage sends goes on its way at once; whoever receives it waits
 //! for its end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use epl_comm::Operation;
@@ -105,10 +106,35 @@ struct RankState {
     ends: Vec<f64>,
     /// Its few groups, by their numbers, and how many calls it has made in each.
     groups: Vec<(Members, At)>,
-    /// The calls that were started, by their places in the program, until they are waited for.
-    started: FxHashMap<u32, At>,
+    started: StartedCalls,
     /// The call in which it waits.
     waits: Option<At>,
+}
+
+/// The calls that a rank has started, by their places in its program, which rise. One that was waited for is empty until those before
+/// it are, too.
+#[derive(Default)]
+struct StartedCalls(VecDeque<(u32, Option<At>)>);
+
+impl StartedCalls {
+    fn push(&mut self, place: u32, at: At) {
+        self.0.push_back((place, Some(at)));
+    }
+
+    fn find(&self, place: u32) -> Option<usize> {
+        self.0.binary_search_by_key(&place, |(place, _)| *place).ok()
+    }
+
+    fn get(&self, place: u32) -> Option<At> {
+        self.0[self.find(place)?].1
+    }
+
+    fn remove(&mut self, place: u32) {
+        if let Some(found) = self.find(place) {
+            self.0[found].1 = None;
+        }
+        while self.0.pop_front_if(|(_, at)| at.is_none()).is_some() {}
+    }
 }
 
 /// Runs the programs of ranks, where `members` tells which of them are in a group of one.
@@ -212,18 +238,18 @@ impl<F: Fn(usize, &Members) -> Vec<usize>, C: Costs> TimelineRun<'_, F, C> {
             Op::Start(purpose, call) => {
                 let started = begin + self.costs.start(rank, *purpose, call);
                 let at = self.come(rank, call, Some(started))?;
-                self.ranks[rank].started.insert(short(index), at);
+                self.ranks[rank].started.push(short(index), at);
                 Some(started)
             }
             Op::Await(start) => {
-                let at = self.ranks[rank].started.get(start).copied().ok_or_else(|| {
+                let at = self.ranks[rank].started.get(*start).ok_or_else(|| {
                     Error::invalid(format!(
                         "operation {index} of rank {rank} waits for {start}, which was not started, or was waited for already"
                     ))
                 })?;
                 let end = self.end_of(at).map(|end| end.max(begin));
                 if end.is_some() {
-                    self.ranks[rank].started.remove(start);
+                    self.ranks[rank].started.remove(*start);
                 }
                 end
             }
@@ -383,6 +409,19 @@ mod tests {
         assert!(error.contains("rank 1 makes barrier") && error.contains("another member all_gather"), "{error}");
         let error = simulated([vec![Op::Await(3)], vec![]]).unwrap_err().to_string();
         assert!(error.contains("operation 0 of rank 0 waits for 3"), "{error}");
+        // In any order, but each once.
+        let started = |awaits: &[u32]| {
+            let start = || Op::Start(Purpose::Bucket(0), called(Members::World, Operation::Barrier).into());
+            [start(), start(), start()]
+                .into_iter()
+                .chain(awaits.iter().map(|place| Op::Await(*place)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(simulated([started(&[1, 2, 0]), started(&[0, 1, 2])]).unwrap().makespan(), 12.0);
+        for twice in [[1, 1], [0, 0]] {
+            let error = simulated([started(&twice), started(&twice)]).unwrap_err().to_string();
+            assert!(error.contains(&format!("operation 4 of rank 1 waits for {}", twice[0])), "{error}");
+        }
         let sum = |elements| Called { elements, ..called(Members::World, Operation::AllReduce(ReduceOp::Sum)) };
         let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements).into())])).unwrap_err().to_string();
         assert!(error.contains("of 9 i8") && error.contains("of 4 i8"), "{error}");

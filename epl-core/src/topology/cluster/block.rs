@@ -45,12 +45,15 @@ impl Block {
     }
 
     /// The ranks of the group along `axis` that a position is in, in the order of their coordinates.
-    pub fn group(&self, axis: Axis, mut position: usize) -> Vec<usize> {
-        // Back to the group's first member, then through all values of the axis' digits.
+    pub fn group(&self, axis: Axis, position: usize) -> Vec<usize> {
+        // Back to the group's first member, then through all values of the axis' digits, the slowest first.
+        let first = axis.digits().iter().fold(position, |at, digit| at - self.value(at, *digit) * self.stride(*digit));
+        let mut positions = vec![first];
         for digit in axis.digits() {
-            position -= self.value(position, *digit) * self.stride(*digit);
+            let (stride, size) = (self.stride(*digit), self.sizes.digit(*digit));
+            positions = positions.iter().flat_map(|at| (0..size).map(move |value| at + value * stride)).collect();
         }
-        (0..self.sizes.along(axis)).map(|number| self.ranks[position + self.offset(axis, number)]).collect()
+        positions.iter().map(|position| self.ranks[*position]).collect()
     }
 
     /// How far apart neighbours along `axis` are, and that times their number.
@@ -92,16 +95,5 @@ impl Block {
     fn number(&self, position: usize, axis: Axis) -> usize {
         let digits = axis.digits().iter();
         digits.fold(0, |number, digit| number * self.sizes.digit(*digit) + self.value(position, *digit))
-    }
-
-    /// How far the member with this coordinate stands from the group's first: the way back from
-    /// [`number`](Self::number).
-    fn offset(&self, axis: Axis, mut number: usize) -> usize {
-        let mut offset = 0;
-        for digit in axis.digits().iter().rev() {
-            offset += number % self.sizes.digit(*digit) * self.stride(*digit);
-            number /= self.sizes.digit(*digit);
-        }
-        offset
     }
 }

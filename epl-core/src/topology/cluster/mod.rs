@@ -22,6 +22,6 @@ pub use mesh::Mesh;
 pub(crate) use mesh::Width;
 pub(crate) use part::{BatchPart, device_rows};
 pub use placement::Placement;
-pub(crate) use routes::{MemberRows, ParcelLabel, Peers, Routes, RowTransfer};
+pub(crate) use routes::{MemberRows, ParcelLabel, Peers, Routes};
 pub use sizes::{MeshRequest, MeshSizes};
 pub use workers::{Cluster, DeviceSlot};

@@ -1,4 +1,4 @@
-//! Who needs whose rows, where stages have different widths.
+//! To whom a stage's parcels go, and where stages have different widths, whose rows.
 //!
 //! ```text
 //!            replicate(2)      split(2)
@@ -26,14 +26,17 @@ use super::part::device_rows;
 pub(crate) struct ParcelLabel {
     pub backward: bool,
     pub micro_batch: usize,
-    /// The part that a carry enters, or that the gradients of one have left.
+    /// The part that it enters.
     pub part: usize,
 }
 
-/// The rows of every member, for some micro-batches.
+/// The members of the stages, and the rows of each, for some micro-batches.
 pub(crate) struct Routes {
     /// Which members run which stage.
     widths: Vec<Width>,
+    /// By member.
+    stages: Vec<usize>,
+    is_single: bool,
     /// The number of the first of these micro-batches.
     first: usize,
     /// By micro-batch, by member.
@@ -93,11 +96,14 @@ pub(crate) struct RowTransfer {
 impl Routes {
     /// By micro-batch and member, from the micro-batch with the number `first` on.
     pub fn new(widths: &[Width], first: usize, micro_batches: Vec<Vec<MemberRows>>) -> Self {
-        Self { widths: widths.to_vec(), first, micro_batches }
+        let stage = |(stage, width): (usize, &Width)| core::iter::repeat_n(stage, width.members.len());
+        let stages = widths.iter().enumerate().flat_map(stage).collect();
+        let is_single = widths.iter().all(|width| width.members.len() == 1);
+        Self { widths: widths.to_vec(), stages, is_single, first, micro_batches }
     }
 
-    /// Of stages that one member each runs, so that rows need not be told.
-    pub fn single(widths: &[Width]) -> Self {
+    /// Of stages whose rows are not told: enough where one member runs each of them.
+    pub fn untold(widths: &[Width]) -> Self {
         Self::new(widths, 0, Vec::new())
     }
 
@@ -122,13 +128,12 @@ impl Routes {
 
     /// Whether one member runs each stage.
     pub fn is_single(&self) -> bool {
-        self.widths.iter().all(|width| width.members.len() == 1)
+        self.is_single
     }
 
     /// The stage that a member runs.
     pub fn stage_of(&self, member: usize) -> usize {
-        let stage = self.widths.iter().position(|width| width.members.contains(&member));
-        stage.expect("every member runs a stage")
+        self.stages[member]
     }
 
     /// What the members run of each micro-batch, by its number.
@@ -166,7 +171,7 @@ impl Routes {
             let runs = |member: usize| (held[member].rows, &held[member].samples);
             other.members.clone().zip(own.members.clone()).all(|(theirs, mine)| runs(theirs) == runs(mine))
         };
-        let has_counterparts = is_alike && (own.members.len() == 1 || is_same());
+        let has_counterparts = is_alike && (self.is_single || is_same());
         has_counterparts.then(|| other.members.start + member - own.members.start)
     }
 
@@ -251,11 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_of_one_member_need_not_tell_its_rows() {
-        let routes = Routes::single(&[Width { members: 0..1, copies: 1 }, Width { members: 1..2, copies: 1 }]);
+    fn stages_of_one_member_each_need_not_tell_their_rows() {
+        let routes = Routes::untold(&[Width { members: 0..1, copies: 1 }, Width { members: 1..2, copies: 1 }]);
         assert!(routes.is_single());
         assert_eq!(routes.targets(label(false), 0, 1), Peers::Counterpart(1));
         assert_eq!(routes.sources(label(false), 1, 0), Peers::Counterpart(0));
+        // Beside a wider one they do: they may have the same samples in another order.
+        let held = [[5, 6], [6, 5], [5, 6], [5, 6]].map(|samples| MemberRows::new(2, samples.to_vec()));
+        let widths = [(0..1, 1), (1..2, 1), (2..4, 2)].map(|(members, copies)| Width { members, copies });
+        let routes = Routes::new(&widths, 3, vec![held.into()]);
+        assert_eq!(routes.targets(label(false), 0, 1), rows([(0, 1, &[0, 1], &[1, 0])]));
     }
 
     #[test]

@@ -54,27 +54,30 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
         let keys = numbers.cut.seen(block.first + query);
         let seen = keys.start - block.first_key..keys.end - block.first_key;
         let row = only(row, seen.clone(), T::ZERO);
-        row.iter_mut().for_each(|x| *x = *x * numbers.scale);
         let padding = padding.map(|padding| &padding[keys.clone()]);
-        if let Some(softcap) = numbers.softcap {
-            // Its slope is a number then, too.
-            hide(row, padding, T::ZERO);
-            match slopes.next() {
-                Some(slopes) => {
-                    let slopes = only(slopes, seen, MaybeUninit::new(T::ZERO));
-                    row.iter_mut().zip(slopes).for_each(|(x, slope)| {
-                        let (value, derivative) = softcap.of(*x);
-                        *x = value;
-                        slope.write(derivative);
-                    });
+        let scale = match numbers.softcap {
+            None => numbers.scale,
+            Some(softcap) => {
+                // Its slope is a number then, too.
+                scaled(row, numbers.scale, None, padding, T::ZERO);
+                match slopes.next() {
+                    Some(slopes) => {
+                        let slopes = only(slopes, seen, MaybeUninit::new(T::ZERO));
+                        row.iter_mut().zip(slopes).for_each(|(x, slope)| {
+                            let (value, derivative) = softcap.of(*x);
+                            *x = value;
+                            slope.write(derivative);
+                        });
+                    }
+                    None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
                 }
-                None => row.iter_mut().for_each(|x| *x = softcap.of(*x).0),
+                T::ONE
             }
+        };
+        let bias = bias.map(|bias| &bias[query * all..][keys]);
+        if scale != T::ONE || bias.is_some() || padding.is_some() {
+            scaled(row, scale, bias, padding, T::NEG_INFINITY);
         }
-        if let Some(bias) = bias.map(|bias| &bias[query * all..][keys]) {
-            row.iter_mut().zip(bias).for_each(|(x, bias)| *x += *bias);
-        }
-        hide(row, padding, T::NEG_INFINITY);
         let largest = max_of(row);
         if largest == T::NEG_INFINITY {
             // No key is seen, or no score is a number.
@@ -86,11 +89,22 @@ fn softmax<T: Real>(numbers: &Softmax<'_, T>, block: Block, scores: &mut [T], sl
     }
 }
 
-/// Puts something in the place of the scores of padding, which may be no numbers.
+/// Scores with their scale and bias; something in the place of those of padding, which may be no numbers. Every element is written,
+/// as stores of some are slow on processors without AVX-512.
 #[inline(always)]
-fn hide<T: Real>(row: &mut [T], padding: Option<&[T]>, value: T) {
-    let Some(padding) = padding else { return };
-    row.iter_mut().zip(padding).for_each(|(x, addend)| *x = if *addend == T::NEG_INFINITY { value } else { *x });
+fn scaled<T: Real>(row: &mut [T], scale: T, bias: Option<&[T]>, padding: Option<&[T]>, of_padding: T) {
+    let shown = |x: T, addend: T| if addend == T::NEG_INFINITY { of_padding } else { x };
+    match (bias, padding) {
+        (None, None) => row.iter_mut().for_each(|x| *x = *x * scale),
+        (Some(bias), None) => row.iter_mut().zip(bias).for_each(|(x, bias)| *x = *x * scale + *bias),
+        (None, Some(padding)) => row.iter_mut().zip(padding).for_each(|(x, addend)| *x = shown(*x * scale, *addend)),
+        (Some(bias), Some(padding)) => {
+            row.iter_mut()
+                .zip(bias)
+                .zip(padding)
+                .for_each(|((x, bias), addend)| *x = shown(*x * scale + *bias, *addend));
+        }
+    }
 }
 
 /// The part of a row that is seen; the others become zero.
