@@ -153,17 +153,23 @@ fn merge_down_to(max_splits: usize, buckets: &mut Vec<(usize, Bucket)>) {
 /// `each` micro-batch; else, after its last one, all up to there, given that `started` have.
 pub(crate) fn ready(buckets: &[Bucket], each: bool, started: usize, segment: usize) -> Vec<usize> {
     if each {
-        return (0..buckets.len()).filter(|index| buckets[*index].after_segment == segment).collect();
+        return after(buckets, segment).collect();
     }
     let count = buckets[started..].iter().take_while(|bucket| bucket.after_segment >= segment).count();
     (started..started + count).collect()
+}
+
+/// Those of buckets in fixed order that are complete after a backward of `segment`, and not before.
+fn after(buckets: &[Bucket], segment: usize) -> Range<usize> {
+    let from = buckets.partition_point(|bucket| bucket.after_segment > segment);
+    from..from + buckets[from..].iter().take_while(|bucket| bucket.after_segment == segment).count()
 }
 
 /// Where gradients are reduced in each micro-batch: whether what travels is waited for before `segment` runs, as it needs memory
 /// for what is gathered, or for a bucket that spans other segments, too.
 pub(crate) fn needs_room(table: &ParamTable, segment: usize) -> bool {
     let spans_more = |bucket: &Bucket| bucket.members.iter().any(|member| table.records[*member].segments != [segment]);
-    table.gathers() || table.buckets.iter().filter(|bucket| bucket.after_segment == segment).any(spans_more)
+    table.gathers() || table.buckets[after(&table.buckets, segment)].iter().any(spans_more)
 }
 
 /// Whether the `sent` rows of all `ranks` are fewer bytes than the whole gradient of so many `rows`, for what a rank receives from the
@@ -291,5 +297,16 @@ mod tests {
         assert_eq!(ready(&buckets, false, 0, 5), [0; 0]);
         assert_eq!(ready(&buckets, false, 0, 4), [0]);
         assert_eq!(ready(&buckets, false, 1, 0), [1, 2]);
+    }
+
+    #[test]
+    fn in_each_micro_batch_those_of_a_segment_are_ready_behind_it() {
+        let sparse = ParamRecord { sparse: true, ..record(2, 10, false) };
+        let records = [record(0, 10, false), record(2, 10, false), record(2, 10, true), sparse, record(5, 10, false)];
+        let packing = Packing { max_splits: 1, gathers: true, each: true, stages: &Stages::one(6) };
+        let buckets = super::pack(&records, packing);
+        assert_eq!(members(&buckets), [[4], [1], [2], [3], [0]]);
+        let found = [6, 5, 4, 2, 1, 0].map(|segment| ready(&buckets, true, 0, segment));
+        assert_eq!(found, [vec![], vec![0], vec![], vec![1, 2, 3], vec![], vec![4]]);
     }
 }

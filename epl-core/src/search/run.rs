@@ -213,6 +213,13 @@ impl SearchRun<'_> {
         self.choices.iter().map(|(_, judged)| judged.seconds).fold(f64::INFINITY, f64::min)
     }
 
+    /// The step of the last choice of those that are [confirmed](Self::confirm); infinite where there are fewer.
+    fn last_confirmed(&self) -> f64 {
+        let mut seconds: Vec<f64> = self.choices.iter().map(|(_, judged)| judged.seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        seconds.get(CONFIRMED - 1).copied().unwrap_or(f64::INFINITY)
+    }
+
     /// Layouts with what bounds their steps from below, from the least on.
     fn bounded(&mut self, shapes: Vec<Shape>) -> Vec<(f64, Shape)> {
         let (mut bounded, mut last) = (Vec::with_capacity(shapes.len()), None);
@@ -364,12 +371,14 @@ impl SearchRun<'_> {
         self.judge.judge(&candidate.config(self.given)?)
     }
 
-    /// Takes the best of what is next to a choice, as long as that helps, and as what it gains may make the choice the best one.
+    /// Takes the best of what is next to a choice, as long as that helps. It is left once two moves running have gained so little that
+    /// as many more as are left would not bring it among the best; later ones seldom gain more, as the best is taken first.
     fn improve(&mut self, index: usize) -> Result<()> {
         let shape = self.choices[index].0.shape;
         let (mut left, costs) = (MOVES / shape.sizes[1].pow(2), self.costs(&shape)?);
         let (given, away) = (self.given, self.choices[index].0.level.1);
         let levels = levels(given, shape.sizes[0], away);
+        let mut gained_before = f64::INFINITY;
         loop {
             let (before, judged) = self.choices[index].clone();
             let mut best: Option<(Candidate, Judged)> = None;
@@ -383,11 +392,10 @@ impl SearchRun<'_> {
                 }
             }
             let Some(better) = best else { return Ok(()) };
-            // What comes later gains less, as the best is taken first.
-            let (gained, times) = (judged.seconds - better.1.seconds, left as f64 / (all - left) as f64);
-            let least = better.1.seconds - times * gained;
-            self.choices[index] = better;
-            if least > self.best() {
+            let (gained, more) = (judged.seconds - better.1.seconds, left.div_ceil(all - left));
+            let least = better.1.seconds - more as f64 * gained.max(gained_before);
+            (self.choices[index], gained_before) = (better, gained);
+            if least > self.last_confirmed() {
                 return Ok(());
             }
         }

@@ -1,5 +1,6 @@
 //! What is gathered for segments, and when: those of a segment when it runs, those of the next one while it runs.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
 
 use epl_comm::Operation;
@@ -59,9 +60,11 @@ impl<'a> GatherAhead<'a> {
 
     /// Nobody sees it any more who has seen it once.
     pub fn release(&mut self, look: Look) {
-        if let Some(count) = self.seen.get_mut(&look) {
-            *count -= 1;
-            self.seen.retain(|_, count| *count > 0);
+        if let Entry::Occupied(mut count) = self.seen.entry(look) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 

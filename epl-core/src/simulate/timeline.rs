@@ -409,7 +409,13 @@ mod tests {
         assert!(error.contains("rank 1 makes barrier") && error.contains("another member all_gather"), "{error}");
         let error = simulated([vec![Op::Await(3)], vec![]]).unwrap_err().to_string();
         assert!(error.contains("operation 0 of rank 0 waits for 3"), "{error}");
-        // In any order, but each once.
+        let sum = |elements| Called { elements, ..called(Members::World, Operation::AllReduce(ReduceOp::Sum)) };
+        let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements).into())])).unwrap_err().to_string();
+        assert!(error.contains("of 9 i8") && error.contains("of 4 i8"), "{error}");
+    }
+
+    #[test]
+    fn started_calls_are_waited_for_in_any_order_each_once() {
         let started = |awaits: &[u32]| {
             let start = || Op::Start(Purpose::Bucket(0), called(Members::World, Operation::Barrier).into());
             [start(), start(), start()]
@@ -422,9 +428,6 @@ mod tests {
             let error = simulated([started(&twice), started(&twice)]).unwrap_err().to_string();
             assert!(error.contains(&format!("operation 4 of rank 1 waits for {}", twice[0])), "{error}");
         }
-        let sum = |elements| Called { elements, ..called(Members::World, Operation::AllReduce(ReduceOp::Sum)) };
-        let error = simulated([4, 9].map(|elements| vec![Op::Call(sum(elements).into())])).unwrap_err().to_string();
-        assert!(error.contains("of 9 i8") && error.contains("of 4 i8"), "{error}");
     }
 
     #[test]
