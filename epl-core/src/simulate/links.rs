@@ -77,20 +77,25 @@ impl<'a> StageTraffic<'a> {
         for stage in (0..stages.count()).filter(|stage| is_neighbour[*stage]) {
             for action in plan.schedule.actions(stage, stages.count(), shapes.micro_batches())? {
                 if let Some(label) = sent_after(plan, stage, &action).filter(|label| own(label.part)) {
-                    match routes.sources(label, member, stage) {
-                        Peers::Counterpart(from) => traffic.coming[from].push_back((label, None)),
-                        Peers::Rows(transfers) => {
-                            traffic.check_rows(label)?;
-                            let coming = &mut traffic.coming;
-                            transfers
-                                .iter()
-                                .for_each(|rows| coming[rows.from].push_back((label, Some(rows.taken.len()))));
-                        }
-                    }
+                    traffic.expect(label, stage)?;
                 }
             }
         }
         Ok(traffic)
+    }
+
+    /// A stage will send the rank a parcel, or members of it rows of one.
+    fn expect(&mut self, label: ParcelLabel, stage: usize) -> Result<()> {
+        match self.routes.sources(label, self.member, stage) {
+            Peers::Counterpart(from) => self.coming[from].push_back((label, None)),
+            Peers::Rows(transfers) => {
+                self.check_rows(label)?;
+                for rows in transfers {
+                    self.coming[rows.from].push_back((label, Some(rows.taken.len())));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Tells the other stages what this one runs.
