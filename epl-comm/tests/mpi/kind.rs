@@ -151,11 +151,10 @@ impl Kind {
                 return f(world).map(Some);
             }
             let takes_part = world.rank() < ranks;
-            let group = match world.split("world", usize::from(takes_part), 0) {
-                // Who looks on may hear of a failure while it is still being told that it does: that is none of its own.
-                Err(Error::Peer { .. }) if !takes_part => return Ok(None),
-                group => group?,
-            };
+            let group = world.split("world", usize::from(takes_part), 0)?;
+            // No rank can fail in `f` before all are out of the split, where they would hear of it instead of in `f`. Who hears
+            // of it here is told again by the first call in `f`.
+            let _ = world.barrier();
             takes_part.then(|| f(group)).transpose()
         });
         let ended = ended.map(|values: Vec<Option<T>>| values.into_iter().flatten().collect());
