@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use burn::tensor::DType;
 use epl_comm::{Operation, ReduceOp, shard_range};
 use rustc_hash::FxHashMap;
 
@@ -17,7 +18,7 @@ use crate::config::{Config, OffloadLevel, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::memory::{OptimizerState, Tier};
 use crate::plan::Order;
-use crate::simulate::Members;
+use crate::simulate::{CarryShape, Members};
 use crate::topology::cluster::{Axis, Mesh};
 
 /// A layout with its cuts.
@@ -44,6 +45,8 @@ pub(super) struct ShapeCosts {
     pub slowness: Vec<f64>,
     /// By stage, the bytes that a device has.
     pub free: Vec<f64>,
+    /// What the largest carry and its gradients take from a stage to the next, on average.
+    hop: f64,
     mesh: Mesh,
     /// By chunks, and whether all is run again: cuts where there is memory enough; none where segments are too few.
     unbounded: RefCell<BTreeMap<(usize, bool), Option<Rc<CutChain>>>>,
@@ -126,7 +129,9 @@ impl<'a> Drafts<'a> {
             let of = replicas.iter().map(|replica| more(replica) * self.judge.free(&replica.devices[stage]));
             of.fold(f64::INFINITY, f64::min)
         };
+        let boundaries = shape.sizes[1].saturating_sub(1).max(1) as f64;
         Ok(ShapeCosts {
+            hop: self.hops((&mesh, whole), largest, largest.rows[0])?[1] / boundaries,
             most: CutCosts::new(self.costs_of(largest, 0, (&mesh, whole))?),
             slowness: stages.clone().map(slowness).collect(),
             free: stages.map(free).collect(),
@@ -140,8 +145,10 @@ impl<'a> Drafts<'a> {
         let (mesh, whole) = (self.mesh(shape)?, self.whole_layers(shape));
         let least = |replica: Replica| {
             // The last micro-batch has the fewest rows.
-            let costs = self.costs_of(&replica, shape.micro_batches - 1, (&mesh, whole))?;
-            Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices)))
+            let last = shape.micro_batches - 1;
+            let costs = self.costs_of(&replica, last, (&mesh, whole))?;
+            let [hops, _] = self.hops((&mesh, whole), &replica, replica.rows[last])?;
+            Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices)).with_hops(hops))
         };
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
@@ -156,7 +163,34 @@ impl<'a> Drafts<'a> {
     ) -> Result<Vec<SegmentCost>> {
         let calls = (mesh, replica.ranks[0], self.judge.network);
         let calls = self.judge.network.is_uniform(mesh).then_some(calls);
-        Ok(self.judge.column(mesh, whole)?.costs(replica.rows[micro_batch], calls))
+        let mut costs = self.judge.column(mesh, whole)?.costs(replica.rows[micro_batch], calls);
+        // Gradients of all micro-batches but the first are added to those that are there: as a part of each, in the time of a device whose
+        // memory is fast beside its compute.
+        let speeds = replica.devices.iter().map(|device| device.compute / device.memory);
+        let added = 1.0 - 1.0 / replica.rows.len() as f64;
+        let seconds = self.judge.rates.copy * added * speeds.fold(f64::INFINITY, f64::min);
+        costs.iter_mut().for_each(|cost| cost.backward += seconds * cost.parameters.iter().sum::<f64>());
+        Ok(costs)
+    }
+
+    /// Seconds that a carry of so many rows and its gradients take through all stages of a replica: at least, and at most.
+    fn hops(&self, (mesh, whole): (&Mesh, Option<&[String]>), replica: &Replica, rows: usize) -> Result<[f64; 2]> {
+        let (network, sent) = (self.judge.network, self.judge.column(mesh, whole)?.shapes.sent(rows));
+        let boundary = |ends: &[usize]| {
+            // A part of what is sent is the sender's own time.
+            let message = |(dtype, elements): (DType, usize)| {
+                network.seconds(Operation::Send, (elements * dtype.size()) as u64, ends)
+            };
+            let both = |carry: &CarryShape| {
+                [false, true].into_iter().flat_map(|backward| carry.messages(backward, None)).map(message).sum::<f64>()
+            };
+            sent.iter()
+                .map(both)
+                .fold([f64::INFINITY, 0.0], |[least, most], seconds| [least.min(seconds), most.max(seconds)])
+        };
+        let all = replica.ranks.windows(2).map(boundary);
+        let [least, most] = all.fold([0.0; 2], |[least, most], [low, high]| [least + low, most + high]);
+        Ok([(1.0 - self.judge.rates.lost) * least, most])
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -214,13 +248,14 @@ impl<'a> Drafts<'a> {
 
     /// A layout at each level that it may have where this is put away, cut where it fits.
     pub fn of(&self, shape: &Shape, bound: f64, costs: &ShapeCosts, away: PutAway) -> Result<Vec<Draft>> {
-        let (mut drafts, in_flight) = (Vec::new(), self.in_flight(shape)?);
+        let (mut drafts, in_flight, held) = (Vec::new(), self.in_flight(shape)?, self.held_by_first(shape)?);
         for level in levels(self.given, shape.sizes[0], away) {
             let ShapeCosts { free, slowness, .. } = costs;
             let limits = self.limits((shape, level), StageRoom { in_flight: &in_flight, free, slowness });
             let Some(unbounded) = costs.unbounded(shape.chunks, &limits) else { continue };
             let (found, over) = found(costs, (shape.chunks, &limits), &unbounded);
-            let seconds = self.seconds((shape, level), costs, found.as_ref().unwrap_or(&unbounded).bottleneck);
+            let bottleneck = found.as_ref().unwrap_or(&unbounded).bottleneck;
+            let seconds = self.seconds((shape, level), costs, (bottleneck, held));
             drafts.push(Draft { shape: *shape, level, found, over, seconds, bound });
         }
         Ok(drafts)
@@ -286,11 +321,18 @@ impl<'a> Drafts<'a> {
 
     /// By stage, micro-batches of each of its parts that are stored at once.
     pub fn in_flight(&self, shape: &Shape) -> Result<Vec<usize>> {
-        let stages = shape.sizes[1];
-        let config = self.plain(shape, None).config(self.given)?;
-        let order = Order::from_config(&config, stages, shape.micro_batches)?;
+        let (stages, order) = (shape.sizes[1], self.order(shape)?);
         let of = |stage| order.peak_in_flight(stage, stages, shape.micro_batches).div_ceil(shape.chunks);
         Ok((0..stages).map(of).collect())
+    }
+
+    /// Parts of micro-batches that the first stage holds at once.
+    pub fn held_by_first(&self, shape: &Shape) -> Result<usize> {
+        Ok(self.order(shape)?.peak_in_flight(0, shape.sizes[1], shape.micro_batches))
+    }
+
+    fn order(&self, shape: &Shape) -> Result<Order> {
+        Order::from_config(&self.plain(shape, None).config(self.given)?, shape.sizes[1], shape.micro_batches)
     }
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
@@ -308,13 +350,23 @@ impl<'a> Drafts<'a> {
         here(tiers.parameters, parameters) + here(tiers.state, state) + here(tiers.gradients, gradients)
     }
 
-    /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of reducing, gathering and
-    /// updating is not hidden.
-    fn seconds(&self, (shape, (zero, offload)): (&Shape, Level), costs: &ShapeCosts, bottleneck: f64) -> f64 {
-        let ShapeCosts { most, mesh, .. } = costs;
+    /// A step by formula: the slowest part for each micro-batch, filling and emptying the pipeline, and what of sending, reducing,
+    /// gathering and updating is not hidden.
+    fn seconds(
+        &self,
+        (shape, (zero, offload)): (&Shape, Level),
+        costs: &ShapeCosts,
+        (bottleneck, held): (f64, usize),
+    ) -> f64 {
+        let ShapeCosts { most, mesh, hop, .. } = costs;
         let [data, stages, _, expert] = shape.sizes;
         let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
-        let (rank, mut seconds) = (mesh.first(), (micro_batches * chunks + stages - 1.0) * bottleneck);
+        let (slots, parts) = (micro_batches * chunks, stages * chunks);
+        let (rank, mut seconds) = (mesh.first(), (slots + stages - 1.0) * bottleneck + (parts - 1.0) * hop);
+        // What the first stage begins before the first micro-batch is back. Then each one that goes forward waits for one to come back.
+        let ahead = held as f64 + (chunks - 1.0) * stages;
+        let back = parts * bottleneck + (parts - 1.0) * hop;
+        seconds += (slots - ahead).max(0.0) * (back / ahead - bottleneck).max(0.0);
         let pass = chunks * bottleneck;
         for (index, (axis, replicas)) in [(Axis::Data, data), (Axis::ExpertData, data / expert)].into_iter().enumerate()
         {
@@ -323,11 +375,13 @@ impl<'a> Drafts<'a> {
             let sum = self.judge.network.seconds(Operation::AllReduce(ReduceOp::Sum), bytes as u64, &members);
             // Of a pass two thirds are backward. A sum is a reduce-scatter and a gather, of half its time each.
             let hidden = |took: f64, by: f64| (took - by).max(0.0);
+            // What is reduced is laid flat.
+            let flat = if replicas > 1 { self.judge.rates.copy * bytes } else { 0.0 };
             seconds += match zero {
-                ZeroLevel::Off | ZeroLevel::V0 => hidden(sum, pass * 2.0 / 3.0),
-                ZeroLevel::V1 => hidden(sum / 2.0, pass * 2.0 / 3.0) + sum / 2.0,
-                ZeroLevel::V2 => micro_batches * hidden(sum / 2.0, pass * 2.0 / 3.0) + sum / 2.0,
-                ZeroLevel::V3 => micro_batches * hidden(sum * 1.5, pass),
+                ZeroLevel::Off | ZeroLevel::V0 => flat + hidden(sum, pass * 2.0 / 3.0),
+                ZeroLevel::V1 => flat + hidden(sum / 2.0, pass * 2.0 / 3.0) + sum / 2.0,
+                ZeroLevel::V2 => micro_batches * (flat + hidden(sum / 2.0, pass * 2.0 / 3.0)) + sum / 2.0,
+                ZeroLevel::V3 => micro_batches * (flat + hidden(sum * 1.5, pass)),
             };
             let shards = if zero == ZeroLevel::Off { 1.0 } else { replicas as f64 };
             let update = self.judge.rates.update_at(offload.tiers(self.given), 1.0);

@@ -24,7 +24,7 @@ pub(super) fn neighbours(
     moved(candidate, costs).into_iter().chain(stored(candidate)).chain(levelled).collect()
 }
 
-/// With one cut moved by a segment, or two neighbouring ones.
+/// With one cut moved by a segment, or two or three neighbouring ones.
 fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64])) -> Vec<Candidate> {
     let cuts = &candidate.cuts;
     let indices = if cuts.len() <= FEW { 0..cuts.len() } else { around_slowest(cuts, costs) };
@@ -36,7 +36,7 @@ fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64])) -> Vec<Candidat
         let ends = [&[0], &cuts[..], &[costs.0.len()]].concat();
         ends.windows(2).all(|pair| pair[0] < pair[1]).then_some(Candidate { cuts, ..candidate.clone() })
     };
-    let ways = [(1, -1), (1, 1), (2, -1), (2, 1)];
+    let ways = [(1, -1), (1, 1), (2, -1), (2, 1), (3, -1), (3, 1)];
     indices.flat_map(|index| ways.into_iter().filter_map(move |(count, by)| moved(index, count, by))).collect()
 }
 

@@ -222,6 +222,8 @@ pub(super) struct LeastSeconds {
     slowest: f64,
     /// How fast the slowest stage is, the fastest one, and all together.
     speeds: [f64; 3],
+    /// A carry and its gradients, from the first stage to the last and back.
+    hops: f64,
 }
 
 impl LeastSeconds {
@@ -230,7 +232,12 @@ impl LeastSeconds {
         let seconds = || costs.iter().map(SegmentCost::seconds);
         let speeds = || devices.iter().map(|device| device.compute);
         let speeds = [speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max), speeds().sum()];
-        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max), speeds }
+        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max), speeds, hops: 0.0 }
+    }
+
+    /// Where carries and their gradients take so long through all stages.
+    pub fn with_hops(self, hops: f64) -> Self {
+        Self { hops, ..self }
     }
 
     /// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
@@ -238,13 +245,17 @@ impl LeastSeconds {
     ///
     /// For even costs and one chunk `S / (1 − (1 − 1/m)^p)` of the sum S, with m micro-batches on p stages: the most that p stages, of
     /// which each works m times as long as on one, can hide. Where stages are not alike, what all of them need together at their speeds.
-    pub fn bound(&self, shape: &Shape) -> f64 {
-        let (stages, micro_batches) = (shape.sizes[1] as f64, shape.micro_batches as f64);
+    ///
+    /// The first stage holds so many parts of micro-batches at once at most (`held`), each of them until it has gone forward and
+    /// backward through all parts behind it: by Little's law a step takes what all of them are held together, through as many.
+    pub fn bound(&self, shape: &Shape, held: usize) -> f64 {
+        let (stages, micro_batches, chunks) = (shape.sizes[1] as f64, shape.micro_batches as f64, shape.chunks as f64);
         let [least, most, all] = self.speeds;
         let rest = match shape.chunks {
             1 if least == most => self.sum / most / (1.0 - (1.0 - 1.0 / micro_batches).powf(stages)),
             _ => (self.sum / most).max(micro_batches * self.sum / all),
         };
-        rest.max(micro_batches * self.slowest / most)
+        let together = self.sum / most + chunks * (chunks + 1.0) / 2.0 * self.hops;
+        rest.max(micro_batches * self.slowest / most).max(micro_batches * together / held as f64)
     }
 }

@@ -11,15 +11,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::call::{Called, Members};
 use super::list::{OpList, Purpose};
-use super::protocol::PARCEL_HEAD;
-use super::shapes::{CarryShape, StepShapes, TensorShape};
+use super::shapes::{RowsSent, StepShapes, TensorShape};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::schedule::{Action, ActionKind};
 use crate::topology::cluster::{MemberRows, ParcelLabel, Peers, Routes};
-
-/// Of a parcel's header: what it is, and how many counts and tensors follow.
-const LABEL: usize = 5;
 
 /// What a stage sends behind one of its actions.
 fn sent_after(plan: &Plan, stage: usize, action: &Action) -> Option<ParcelLabel> {
@@ -30,9 +26,6 @@ fn sent_after(plan: &Plan, stage: usize, action: &Action) -> Option<ParcelLabel>
     };
     Some(ParcelLabel { backward, micro_batch, part: part? })
 }
-
-/// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
-type RowsSent = Option<usize>;
 
 /// The links of one rank.
 pub(super) struct StageTraffic<'a> {
@@ -218,21 +211,6 @@ impl<'a> StageTraffic<'a> {
 
     /// The messages of a parcel: its header, then its tensors, or so many of their rows.
     fn messages(&self, label: ParcelLabel, rows: RowsSent) -> Vec<(DType, usize)> {
-        let CarryShape { counts, tensors, gradients } = self.shapes.carry(label.micro_batch, self.boundary(label));
-        // Where nothing asks for a gradient, there is not even a list of them.
-        let (counts, lines): (usize, Vec<Option<&TensorShape>>) = match label.backward {
-            false => (*counts, tensors.iter().map(Some).collect()),
-            true => (0, tensors.iter().zip(gradients).map(|(tensor, has)| has.then_some(tensor)).collect()),
-        };
-        let numbers = |line: &Option<&TensorShape>| line.map_or(1, |tensor| 2 + tensor.dims.len());
-        let header = LABEL + counts + lines.iter().map(numbers).sum::<usize>();
-        let elements = |tensor: &TensorShape| match rows {
-            None => tensor.elements(),
-            Some(rows) => rows * tensor.dims[1..].iter().product::<usize>(),
-        };
-        let mut messages = vec![(DType::I64, PARCEL_HEAD + 1)];
-        messages.extend((header > PARCEL_HEAD).then(|| (DType::I64, header - PARCEL_HEAD)));
-        messages.extend(lines.into_iter().flatten().map(|tensor| (tensor.dtype, elements(tensor))));
-        messages
+        self.shapes.carry(label.micro_batch, self.boundary(label)).messages(label.backward, rows)
     }
 }

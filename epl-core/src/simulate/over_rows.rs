@@ -13,6 +13,8 @@ pub(crate) struct ShapesOverRows {
     shapes: StepShapes,
     /// Their rows.
     rows: [usize; 2],
+    /// Segments behind which a stage may end, one for each kind of carry that leaves them.
+    boundaries: Vec<usize>,
 }
 
 impl ShapesOverRows {
@@ -45,8 +47,23 @@ impl ShapesOverRows {
                  let it make the same calls whatever the batch is",
                 rows[0], rows[1]
             ))),
-            None => Ok(Self { shapes, rows }),
+            None => Ok(Self { boundaries: Self::boundaries(&shapes), shapes, rows }),
         }
+    }
+
+    fn boundaries(shapes: &StepShapes) -> Vec<usize> {
+        let mut known: Vec<usize> = Vec::new();
+        for segment in 0..shapes.carries[0].len().saturating_sub(1) {
+            if !known.iter().any(|known| shapes.carries.iter().all(|kind| kind[*known] == kind[segment])) {
+                known.push(segment);
+            }
+        }
+        known
+    }
+
+    /// What stages may send each other for a micro-batch of so many rows, each once.
+    pub fn sent(&self, rows: usize) -> Vec<CarryShape> {
+        self.boundaries.iter().map(|segment| self.carry(*segment, rows)).collect()
     }
 
     /// Those of a step whose micro-batches have so many rows, without the collectives inside segments; tables are read by so many rows of
@@ -110,16 +127,16 @@ impl ShapesOverRows {
     }
 
     fn carries(&self, rows: usize) -> Vec<CarryShape> {
+        (0..self.shapes.carries[0].len()).map(|segment| self.carry(segment, rows)).collect()
+    }
+
+    fn carry(&self, segment: usize, rows: usize) -> CarryShape {
+        let [few, many] = [0, 1].map(|kind| &self.shapes.carries[kind][segment]);
         let tensor = |(few, many): (&TensorShape, &TensorShape)| TensorShape {
             dtype: few.dtype,
             dims: few.dims.iter().zip(&many.dims).map(|(few, many)| self.between(rows, *few, *many)).collect(),
         };
-        let [few, many] = &self.shapes.carries[..2] else { return Vec::new() };
-        let carry = |(few, many): (&CarryShape, &CarryShape)| CarryShape {
-            tensors: few.tensors.iter().zip(&many.tensors).map(tensor).collect(),
-            ..few.clone()
-        };
-        few.iter().zip(many).map(carry).collect()
+        CarryShape { tensors: few.tensors.iter().zip(&many.tensors).map(tensor).collect(), ..few.clone() }
     }
 
     /// On the line through both.

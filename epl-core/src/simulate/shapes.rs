@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::DType;
 
 use super::call::Called;
+use super::protocol::PARCEL_HEAD;
 use crate::plan::bucket;
 
 /// What segments of a model call and send, of each micro-batch of a step. Made by
@@ -119,6 +120,34 @@ pub(crate) struct CarryShape {
     pub tensors: Vec<TensorShape>,
     /// Which of them have a gradient; none are said where the segment before them has nothing that asks for one.
     pub gradients: Vec<bool>,
+}
+
+/// Of a parcel's header: what it is, and how many counts and tensors follow.
+const LABEL: usize = 5;
+
+/// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
+pub(super) type RowsSent = Option<usize>;
+
+impl CarryShape {
+    /// The messages of a parcel of it, or of its gradients: a header, then the tensors, or so many of their rows.
+    pub fn messages(&self, backward: bool, rows: RowsSent) -> Vec<(DType, usize)> {
+        let Self { counts, tensors, gradients } = self;
+        // Where nothing asks for a gradient, there is not even a list of them.
+        let (counts, lines): (usize, Vec<Option<&TensorShape>>) = match backward {
+            false => (*counts, tensors.iter().map(Some).collect()),
+            true => (0, tensors.iter().zip(gradients).map(|(tensor, has)| has.then_some(tensor)).collect()),
+        };
+        let numbers = |line: &Option<&TensorShape>| line.map_or(1, |tensor| 2 + tensor.dims.len());
+        let header = LABEL + counts + lines.iter().map(numbers).sum::<usize>();
+        let elements = |tensor: &TensorShape| match rows {
+            None => tensor.elements(),
+            Some(rows) => rows * tensor.dims[1..].iter().product::<usize>(),
+        };
+        let mut messages = vec![(DType::I64, PARCEL_HEAD + 1)];
+        messages.extend((header > PARCEL_HEAD).then(|| (DType::I64, header - PARCEL_HEAD)));
+        messages.extend(lines.into_iter().flatten().map(|tensor| (tensor.dtype, elements(tensor))));
+        messages
+    }
 }
 
 /// A tensor that travels.

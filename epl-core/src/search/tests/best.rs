@@ -204,16 +204,17 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
     let given = given(ranks, &[]);
     let model = Divided::new(&given, ranks, segments);
     for chain in 0..chains {
-        // Without what calls take, or with some.
-        let link = NetworkLink { latency: 0.0, bandwidth: if chain % 2 == 0 { 1e12 } else { 1e3 } };
+        // Calls take nothing, some time, or more than segments.
+        let link = NetworkLink { latency: 0.0, bandwidth: [1e12, 1e3, 20.0][chain % 3] };
         let network = Network::of_links(vec![0; ranks], link, link);
         let columns = model.columns(&mut numbers, false);
-        let rates = Rates { spared: 0.3, ..Rates::default() };
+        let rates = Rates { spared: 0.3, lost: 0.2, ..Rates::default() };
         let judge = Judge { rates, ..judge(&columns, &cluster, &network, (5, None)) };
         let drafts = Drafts::new(&judge, &given);
         for shape in shapes(&given, &judge, segments, &Kept::default()).shapes {
             let least = drafts.least(&shape).unwrap();
-            let bound = least.iter().map(|least| least.bound(&shape)).fold(0.0, f64::max);
+            let held = drafts.held_by_first(&shape).unwrap();
+            let bound = least.iter().map(|least| least.bound(&shape, held)).fold(0.0, f64::max);
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
                 let candidate =
