@@ -152,8 +152,8 @@ impl Kind {
             }
             let takes_part = world.rank() < ranks;
             let group = world.split("world", usize::from(takes_part), 0)?;
-            // No rank can fail in `f` before all are out of the split, where they would hear of it instead of in `f`. Who hears
-            // of it here is told again by the first call in `f`.
+            // No rank can fail in `f` before all are out of the split, where they would hear of it instead of in `f`. Who takes part
+            // and hears of it here is told again by the first call in `f`.
             let _ = world.barrier();
             takes_part.then(|| f(group)).transpose()
         });

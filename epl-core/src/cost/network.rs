@@ -176,6 +176,11 @@ impl Network {
         Self::new(host_of, self.costs.clone())
     }
 
+    /// The host of a rank.
+    pub(crate) fn host(&self, rank: usize) -> usize {
+        self.host_of.get(rank).copied().unwrap_or(0)
+    }
+
     /// How a group of these ranks lies.
     pub(crate) fn shape(&self, members: &[usize]) -> GroupShape {
         GroupShape { ranks: members.len(), hosts: self.hosts(members).len() }
@@ -183,7 +188,7 @@ impl Network {
 
     /// The hosts of ranks.
     fn hosts(&self, members: &[usize]) -> Vec<usize> {
-        let mut hosts: Vec<usize> = members.iter().map(|rank| self.host_of.get(*rank).copied().unwrap_or(0)).collect();
+        let mut hosts: Vec<usize> = members.iter().map(|rank| self.host(*rank)).collect();
         hosts.sort_unstable();
         hosts.dedup();
         hosts

@@ -145,6 +145,17 @@ impl PlanBuilder {
         &self.survey.records
     }
 
+    /// Those of them that are trained: neither the model freezes them nor a group of the optimizer.
+    pub fn trained(&self) -> impl Iterator<Item = &ParamRecord> {
+        let frozen = self.frozen.iter().copied().chain(core::iter::repeat(false));
+        self.survey
+            .records
+            .iter()
+            .zip(frozen)
+            .filter(|(record, frozen)| record.trainable && !frozen)
+            .map(|(record, _)| record)
+    }
+
     /// The parameters that a group of the optimizer freezes.
     pub fn frozen_by_groups(&self) -> &[bool] {
         &self.frozen

@@ -38,7 +38,7 @@ pub(crate) struct SegmentCost {
     /// Seconds of its forward, with its collectives, and without.
     pub forward: f64,
     pub again: f64,
-    /// Seconds of its backward, with its collectives.
+    /// Seconds of its backward, with its collectives; where a layout is known, also with what it adds to gradients that are there.
     pub backward: f64,
     /// Bytes that are stored between the two, and that are where it is run again.
     pub stored: f64,
@@ -100,7 +100,7 @@ impl Column {
         });
         let alike = alike.collect();
         let mut parameters = vec![[0.0; 2]; segments.len()];
-        for record in builder.parameters().iter().filter(|record| record.trainable) {
+        for record in builder.trained() {
             let is_expert = record.reduced_over() == Axis::ExpertData;
             let Some(bytes) = record.segments.first().and_then(|segment| parameters.get_mut(*segment)) else {
                 continue;

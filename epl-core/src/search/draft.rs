@@ -14,11 +14,11 @@ use super::cuts::{CutChain, CutCosts, Recompute, StageLimit, cut, over, within};
 use super::judge::{Judge, Replica};
 use super::rows::divide;
 use super::space::{LeastSeconds, levels, may_recompute};
-use crate::config::{Config, OffloadLevel, ZeroLevel};
+use crate::config::{Config, OffloadLevel, PipelineStrategy, ZeroLevel};
 use crate::error::{Error, Result};
 use crate::memory::{OptimizerState, Tier};
 use crate::plan::Order;
-use crate::simulate::{CarryShape, Members};
+use crate::simulate::Members;
 use crate::topology::cluster::{Axis, Mesh};
 
 /// A layout with its cuts.
@@ -45,7 +45,7 @@ pub(super) struct ShapeCosts {
     pub slowness: Vec<f64>,
     /// By stage, the bytes that a device has.
     pub free: Vec<f64>,
-    /// What the largest carry and its gradients take from a stage to the next, on average.
+    /// Seconds that the largest carry and its gradients take between a stage and the next, on average.
     hop: f64,
     mesh: Mesh,
     /// By chunks, and whether all is run again: cuts where there is memory enough; none where segments are too few.
@@ -98,12 +98,14 @@ pub(super) struct Drafts<'a> {
     given: &'a Config,
     /// How replicas divide rows by their speed, by what layouts have in common.
     row_weights: RefCell<FxHashMap<ShapeKey, Option<Vec<usize>>>>,
+    /// Orders by stages, micro-batches, chunks and strategy.
+    orders: RefCell<FxHashMap<(usize, usize, usize, PipelineStrategy), Order>>,
 }
 
 impl<'a> Drafts<'a> {
     /// Of what is judged so, where this is given.
     pub fn new(judge: &'a Judge<'a>, given: &'a Config) -> Self {
-        Self { judge, given, row_weights: RefCell::default() }
+        Self { judge, given, row_weights: RefCell::default(), orders: RefCell::default() }
     }
 
     /// What segments take.
@@ -140,6 +142,12 @@ impl<'a> Drafts<'a> {
         })
     }
 
+    /// What a step takes at least, where this bounds those of its replicas.
+    pub fn bound(&self, shape: &Shape, least: &[LeastSeconds]) -> Result<f64> {
+        let held = self.held_by_first(shape)?;
+        Ok(least.iter().map(|least| least.bound(shape, held)).fold(0.0, f64::max))
+    }
+
     /// What bounds the steps of its replicas from below.
     pub fn least(&self, shape: &Shape) -> Result<Vec<LeastSeconds>> {
         let (mesh, whole) = (self.mesh(shape)?, self.whole_layers(shape));
@@ -147,8 +155,9 @@ impl<'a> Drafts<'a> {
             // The last micro-batch has the fewest rows.
             let last = shape.micro_batches - 1;
             let costs = self.costs_of(&replica, last, (&mesh, whole))?;
-            let [hops, _] = self.hops((&mesh, whole), &replica, replica.rows[last])?;
-            Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices)).with_hops(hops))
+            // A part of what is sent is the sender's own time, and may pass while what was sent before is on its way.
+            let hops = (1.0 - self.judge.rates.lost) * self.hops((&mesh, whole), &replica, replica.rows[last])?[0];
+            Ok(LeastSeconds::of(&costs, &self.judge.beside_nobody(&replica.devices), hops))
         };
         self.judge.replicas(&mesh, shape.micro_batches)?.into_iter().map(least).collect()
     }
@@ -164,33 +173,41 @@ impl<'a> Drafts<'a> {
         let calls = (mesh, replica.ranks[0], self.judge.network);
         let calls = self.judge.network.is_uniform(mesh).then_some(calls);
         let mut costs = self.judge.column(mesh, whole)?.costs(replica.rows[micro_batch], calls);
-        // Gradients of all micro-batches but the first are added to those that are there: as a part of each, in the time of a device whose
-        // memory is fast beside its compute.
-        let speeds = replica.devices.iter().map(|device| device.compute / device.memory);
-        let added = 1.0 - 1.0 / replica.rows.len() as f64;
-        let seconds = self.judge.rates.copy * added * speeds.fold(f64::INFINITY, f64::min);
-        costs.iter_mut().for_each(|cost| cost.backward += seconds * cost.parameters.iter().sum::<f64>());
+        // Of all micro-batches but the first gradients are added to those that are there. This is the mean over micro-batches, as seconds of
+        // the slowest device: of the stage whose memory is fastest beside its compute, so that none is taken to be slower than it is. In the
+        // order of a file the first one may go backward last, so that what it takes is not known to be the least.
+        let (speeds, is_by_rule) = (replica.devices.iter(), self.given.pipeline.schedule_file.is_empty());
+        let speed = speeds.map(|device| device.compute / device.memory).fold(f64::INFINITY, f64::min);
+        let seconds = self.judge.rates.copy * speed * (1.0 - 1.0 / replica.rows.len() as f64);
+        for cost in costs.iter_mut().filter(|_| is_by_rule) {
+            cost.backward += seconds * cost.parameters.iter().sum::<f64>();
+        }
         Ok(costs)
     }
 
     /// Seconds that a carry of so many rows and its gradients take through all stages of a replica: at least, and at most.
     fn hops(&self, (mesh, whole): (&Mesh, Option<&[String]>), replica: &Replica, rows: usize) -> Result<[f64; 2]> {
-        let (network, sent) = (self.judge.network, self.judge.column(mesh, whole)?.shapes.sent(rows));
-        let boundary = |ends: &[usize]| {
-            // A part of what is sent is the sender's own time.
-            let message = |(dtype, elements): (DType, usize)| {
+        let network = self.judge.network;
+        let sent = match &replica.ranks[..] {
+            [_] => Vec::new(),
+            _ => self.judge.column(mesh, whole)?.shapes.sent(rows),
+        };
+        let between = |ends: &[usize]| {
+            let message = |(dtype, elements): &(DType, usize)| {
                 network.seconds(Operation::Send, (elements * dtype.size()) as u64, ends)
             };
-            let both = |carry: &CarryShape| {
-                [false, true].into_iter().flat_map(|backward| carry.messages(backward, None)).map(message).sum::<f64>()
-            };
             sent.iter()
-                .map(both)
-                .fold([f64::INFINITY, 0.0], |[least, most], seconds| [least.min(seconds), most.max(seconds)])
+                .map(|messages| messages.iter().map(message).sum())
+                .fold([f64::INFINITY, 0.0], |[least, most], seconds: f64| [least.min(seconds), most.max(seconds)])
         };
-        let all = replica.ranks.windows(2).map(boundary);
-        let [least, most] = all.fold([0.0; 2], |[least, most], [low, high]| [least + low, most + high]);
-        Ok([(1.0 - self.judge.rates.lost) * least, most])
+        // Over the same hosts it takes as long.
+        let mut known: FxHashMap<[usize; 2], [f64; 2]> = FxHashMap::default();
+        let mut all = [0.0; 2];
+        for ends in replica.ranks.windows(2) {
+            let of = known.entry([ends[0], ends[1]].map(|rank| network.host(rank))).or_insert_with(|| between(ends));
+            all = [all[0] + of[0], all[1] + of[1]];
+        }
+        Ok(all)
     }
 
     fn mesh(&self, shape: &Shape) -> Result<Mesh> {
@@ -326,13 +343,20 @@ impl<'a> Drafts<'a> {
         Ok((0..stages).map(of).collect())
     }
 
-    /// Parts of micro-batches that the first stage holds at once.
-    pub fn held_by_first(&self, shape: &Shape) -> Result<usize> {
+    /// Parts of micro-batches that the first stage holds at once, at most.
+    fn held_by_first(&self, shape: &Shape) -> Result<usize> {
         Ok(self.order(shape)?.peak_in_flight(0, shape.sizes[1], shape.micro_batches))
     }
 
     fn order(&self, shape: &Shape) -> Result<Order> {
-        Order::from_config(&self.plain(shape, None).config(self.given)?, shape.sizes[1], shape.micro_batches)
+        let (stages, micro_batches) = (shape.sizes[1], shape.micro_batches);
+        let key = (stages, micro_batches, shape.chunks, shape.strategy);
+        if let Some(known) = self.orders.borrow().get(&key) {
+            return Ok(known.clone());
+        }
+        let order = Order::from_config(&self.plain(shape, None).config(self.given)?, stages, micro_batches)?;
+        self.orders.borrow_mut().insert(key, order.clone());
+        Ok(order)
     }
 
     /// Bytes of the device for each byte of parameters that so many replicas have.
@@ -362,7 +386,9 @@ impl<'a> Drafts<'a> {
         let [data, stages, _, expert] = shape.sizes;
         let (stages, micro_batches, chunks) = (stages as f64, shape.micro_batches as f64, shape.chunks as f64);
         let (slots, parts) = (micro_batches * chunks, stages * chunks);
-        let (rank, mut seconds) = (mesh.first(), (slots + stages - 1.0) * bottleneck + (parts - 1.0) * hop);
+        // Fewer micro-batches than stages fill them once for each chunk.
+        let filled = chunks * micro_batches.max(stages) + micro_batches.min(stages) - 1.0;
+        let (rank, mut seconds) = (mesh.first(), filled * bottleneck + (parts - 1.0) * hop);
         // What the first stage begins before the first micro-batch is back. Then each one that goes forward waits for one to come back.
         let ahead = held as f64 + (chunks - 1.0) * stages;
         let back = parts * bottleneck + (parts - 1.0) * hop;

@@ -215,15 +215,23 @@ impl Judge<'_> {
     }
 
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage
-    /// computes: from a few more than there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
-    /// stages have several chunks, micro-batches go in groups of as many as there are stages.
+    /// computes: from about as many as there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
+    /// the first stage waits for one to come back before it begins another, they come in waves: a whole wave lies between the two, and as
+    /// many whole ones behind them. Where stages have several chunks, micro-batches go in groups of as many as there are stages.
     fn extrapolated(&self, column: &Column, stages: &StageRanks<'_>, all: usize) -> Result<(f64, Vec<StepTime>)> {
-        let count = stages.mesh.size(Axis::Pipeline);
+        let (count, plan) = (stages.mesh.size(Axis::Pipeline), &stages.plans[0]);
         let are_even = stages.ranks.iter().all(|rank| rank.rows[0] == rank.rows[all - 1]);
         let by_file = stages.plans.iter().any(|plan| matches!(plan.schedule, Order::File { .. }));
-        let tried = [[count + 2, count + 4], [2 * count, 3 * count]];
-        let from = usize::from(stages.plans[0].stages.chunks() > 1);
-        for [few, more] in tried.into_iter().skip(from) {
+        let held = plan.schedule.peak_in_flight(0, count, all);
+        let tried = if plan.stages.chunks() > 1 {
+            vec![[2 * count, 3 * count]]
+        } else {
+            let wave = if held < all { held } else { 2 };
+            let few = count + all.saturating_sub(count) % wave;
+            let round = count.next_multiple_of(wave);
+            vec![[few, few + wave], [few + round, few + 2 * round]]
+        };
+        for [few, more] in tried {
             if all <= more || !are_even || by_file {
                 break;
             }
@@ -240,7 +248,8 @@ impl Judge<'_> {
                 let through = |stage: usize| own[..stage].iter().sum::<f64>() + all as f64 * own[stage];
                 (0..count).map(through).fold(0.0, f64::max)
             };
-            let least = if from == 0 { own.chunks(count).map(of_replica).fold(0.0, f64::max) } else { 0.0 };
+            let least =
+                if plan.stages.chunks() == 1 { own.chunks(count).map(of_replica).fold(0.0, f64::max) } else { 0.0 };
             let along = first.1.iter().zip(&second.1).map(|(first, second)| first.along(second, times)).collect();
             return Ok(((first.0 + times * (second.0 - first.0)).max(least), along));
         }

@@ -6,7 +6,7 @@
 //!                    ▼
 //!                  cuts and recomputation that fit ─▶ Plan ─▶ StepProgram ─▶ simulate_step        of one rank a stage and kind of replica
 //!                    │
-//!                    ▼  moves of a cut by one segment, until none helps
+//!                    ▼  moves of cuts by one segment, until none helps
 //!                  Found: the best, the next ones, what each loses
 //! ```
 //!

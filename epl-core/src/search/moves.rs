@@ -21,11 +21,13 @@ pub(super) fn neighbours(
         let runs = if runs_all(given, *level) { Vec::new() } else { candidate.runs.clone() };
         Candidate { level: *level, runs, ..candidate.clone() }
     });
-    moved(candidate, costs).into_iter().chain(stored(candidate)).chain(levelled).collect()
+    let first = moved(candidate, costs, &[1, 2]).into_iter().chain(stored(candidate)).chain(levelled);
+    // More cuts at once seldom help where fewer do not.
+    first.chain(moved(candidate, costs, &[3])).collect()
 }
 
-/// With one cut moved by a segment, or two or three neighbouring ones.
-fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64])) -> Vec<Candidate> {
+/// With so many neighbouring cuts moved by a segment.
+fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64]), counts: &[usize]) -> Vec<Candidate> {
     let cuts = &candidate.cuts;
     let indices = if cuts.len() <= FEW { 0..cuts.len() } else { around_slowest(cuts, costs) };
     let moved = |index: usize, count: usize, by: isize| {
@@ -36,8 +38,8 @@ fn moved(candidate: &Candidate, costs: (&[SegmentCost], &[f64])) -> Vec<Candidat
         let ends = [&[0], &cuts[..], &[costs.0.len()]].concat();
         ends.windows(2).all(|pair| pair[0] < pair[1]).then_some(Candidate { cuts, ..candidate.clone() })
     };
-    let ways = [(1, -1), (1, 1), (2, -1), (2, 1), (3, -1), (3, 1)];
-    indices.flat_map(|index| ways.into_iter().filter_map(move |(count, by)| moved(index, count, by))).collect()
+    let ways = || counts.iter().flat_map(|count| [(*count, -1), (*count, 1)]);
+    indices.flat_map(|index| ways().filter_map(move |(count, by)| moved(index, count, by))).collect()
 }
 
 /// The numbers of the cuts before and behind the part that takes longest.

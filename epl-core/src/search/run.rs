@@ -233,9 +233,9 @@ impl SearchRun<'_> {
                 Some((_, least)) => Ok(least),
                 None => self.drafts.least(&shape),
             };
-            match least.and_then(|least| Ok((least, self.drafts.held_by_first(&shape)?))) {
-                Ok((least, held)) => {
-                    bounded.push((least.iter().map(|least| least.bound(&shape, held)).fold(0.0, f64::max), shape));
+            match least.and_then(|least| Ok((self.drafts.bound(&shape, &least)?, least))) {
+                Ok((bound, least)) => {
+                    bounded.push((bound, shape));
                     last = Some((shape.key(), least));
                 }
                 Err(error) => self.refuse(self.drafts.words(&shape), error.to_string()),

@@ -222,22 +222,18 @@ pub(super) struct LeastSeconds {
     slowest: f64,
     /// How fast the slowest stage is, the fastest one, and all together.
     speeds: [f64; 3],
-    /// A carry and its gradients, from the first stage to the last and back.
+    /// Seconds that a carry and its gradients take from the first stage to the last and back.
     hops: f64,
 }
 
 impl LeastSeconds {
-    /// Of these segments, in the smallest micro-batches, on stages of these devices.
-    pub fn of(costs: &[SegmentCost], devices: &[DeviceTraits]) -> Self {
+    /// Of these segments, in the smallest micro-batches, on stages of these devices, between which carries and their gradients take so
+    /// long in all.
+    pub fn of(costs: &[SegmentCost], devices: &[DeviceTraits], hops: f64) -> Self {
         let seconds = || costs.iter().map(SegmentCost::seconds);
         let speeds = || devices.iter().map(|device| device.compute);
         let speeds = [speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max), speeds().sum()];
-        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max), speeds, hops: 0.0 }
-    }
-
-    /// Where carries and their gradients take so long through all stages.
-    pub fn with_hops(self, hops: f64) -> Self {
-        Self { hops, ..self }
+        Self { sum: seconds().sum(), slowest: seconds().fold(0.0, f64::max), speeds, hops }
     }
 
     /// What a step takes at least, however its stages are cut: each micro-batch goes through all of them, and the slowest segment
@@ -247,7 +243,8 @@ impl LeastSeconds {
     /// which each works m times as long as on one, can hide. Where stages are not alike, what all of them need together at their speeds.
     ///
     /// The first stage holds so many parts of micro-batches at once at most (`held`), each of them until it has gone forward and
-    /// backward through all parts behind it: by Little's law a step takes what all of them are held together, through as many.
+    /// backward through all parts behind it: by Little's law a step takes as long as all of them are held together, divided by `held`.
+    /// Of v chunks the first is held while v are crossed, the last while one is: hops count 1 + … + v times.
     pub fn bound(&self, shape: &Shape, held: usize) -> f64 {
         let (stages, micro_batches, chunks) = (shape.sizes[1] as f64, shape.micro_batches as f64, shape.chunks as f64);
         let [least, most, all] = self.speeds;

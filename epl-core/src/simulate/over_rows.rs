@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use burn::tensor::DType;
+use rustc_hash::FxHashSet;
+
 use super::call::Called;
 use super::shapes::{CarryShape, SegmentCalls, StepShapes, TableRows, TensorShape};
 use crate::error::{Error, Result};
@@ -52,18 +55,15 @@ impl ShapesOverRows {
     }
 
     fn boundaries(shapes: &StepShapes) -> Vec<usize> {
-        let mut known: Vec<usize> = Vec::new();
-        for segment in 0..shapes.carries[0].len().saturating_sub(1) {
-            if !known.iter().any(|known| shapes.carries.iter().all(|kind| kind[*known] == kind[segment])) {
-                known.push(segment);
-            }
-        }
-        known
+        let mut known = FxHashSet::default();
+        let last = shapes.carries[0].len().saturating_sub(1);
+        (0..last).filter(|segment| known.insert([0, 1].map(|kind| &shapes.carries[kind][*segment]))).collect()
     }
 
-    /// What stages may send each other for a micro-batch of so many rows, each once.
-    pub fn sent(&self, rows: usize) -> Vec<CarryShape> {
-        self.boundaries.iter().map(|segment| self.carry(*segment, rows)).collect()
+    /// What may go between stages for a micro-batch of so many rows, each once: the messages of a carry and of its gradients.
+    pub fn sent(&self, rows: usize) -> Vec<Vec<(DType, usize)>> {
+        let both = |carry: CarryShape| [false, true].map(|backward| carry.messages(backward, None)).concat();
+        self.boundaries.iter().map(|segment| both(self.carry(*segment, rows))).collect()
     }
 
     /// Those of a step whose micro-batches have so many rows, without the collectives inside segments; tables are read by so many rows of

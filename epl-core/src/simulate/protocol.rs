@@ -1,5 +1,7 @@
 //! The lengths of the messages of a step that are the same whatever the model is: the engine sends them so.
 
+/// Of a parcel's header: what it is, and how many counts and tensors follow.
+pub(crate) const LABEL: usize = 5;
 /// Numbers of a parcel's header that travel with its length; most have no more.
 pub(crate) const PARCEL_HEAD: usize = 31;
 /// Numbers for the samples of a rank, in sums over its replicas.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::DType;
 
 use super::call::Called;
-use super::protocol::PARCEL_HEAD;
+use super::protocol::{LABEL, PARCEL_HEAD};
 use crate::plan::bucket;
 
 /// What segments of a model call and send, of each micro-batch of a step. Made by
@@ -111,8 +111,11 @@ pub(crate) struct SegmentCalls {
     pub backward: Vec<Called>,
 }
 
+/// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
+pub(super) type RowsSent = Option<usize>;
+
 /// What leaves a segment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CarryShape {
     /// How many numbers of parts may vary.
     pub counts: usize,
@@ -121,12 +124,6 @@ pub(crate) struct CarryShape {
     /// Which of them have a gradient; none are said where the segment before them has nothing that asks for one.
     pub gradients: Vec<bool>,
 }
-
-/// Of a parcel's header: what it is, and how many counts and tensors follow.
-const LABEL: usize = 5;
-
-/// How many rows of a carry travel; none: the whole carry, to or from the one counterpart.
-pub(super) type RowsSent = Option<usize>;
 
 impl CarryShape {
     /// The messages of a parcel of it, or of its gradients: a header, then the tensors, or so many of their rows.
@@ -151,7 +148,7 @@ impl CarryShape {
 }
 
 /// A tensor that travels.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TensorShape {
     /// Its element type.
     pub dtype: DType,

@@ -206,15 +206,23 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
     for chain in 0..chains {
         // Calls take nothing, some time, or more than segments.
         let link = NetworkLink { latency: 0.0, bandwidth: [1e12, 1e3, 20.0][chain % 3] };
-        let network = Network::of_links(vec![0; ranks], link, link);
+        let far = NetworkLink { latency: 0.1, ..link };
+        // Ranks on one host or on two, alike or not; as many micro-batches as are simulated one by one, or more.
+        let hosts = if chain % 2 == 0 { vec![0; ranks] } else { vec![0, 0, 1, 1] };
+        let network = Network::of_links(hosts, link, far);
         let columns = model.columns(&mut numbers, false);
-        let rates = Rates { spared: 0.3, lost: 0.2, ..Rates::default() };
-        let judge = Judge { rates, ..judge(&columns, &cluster, &network, (5, None)) };
+        let (spared, devices) = match chain % 4 {
+            0 | 1 => (0.3, ClusterDevices::alike(ranks, None)),
+            _ => (0.0, ClusterDevices::new([1.0, 2.0, 1.0, 3.0].map(|speed| device(speed, None)).to_vec())),
+        };
+        let rates = Rates { spared, lost: 0.2, copy: 1e-2, ..Rates::default() };
+        let batch = if chain % 5 == 0 { 24 } else { 5 };
+        let judge = Judge { rates, devices, ..judge(&columns, &cluster, &network, (batch, None)) };
         let drafts = Drafts::new(&judge, &given);
-        for shape in shapes(&given, &judge, segments, &Kept::default()).shapes {
+        let shapes = shapes(&given, &judge, segments, &Kept::default()).shapes;
+        for shape in shapes.into_iter().filter(|shape| !shape.by_speed) {
             let least = drafts.least(&shape).unwrap();
-            let held = drafts.held_by_first(&shape).unwrap();
-            let bound = least.iter().map(|least| least.bound(&shape, held)).fold(0.0, f64::max);
+            let bound = drafts.bound(&shape, &least).unwrap();
             for cuts in all_cuts(segments, shape.sizes[1] * shape.chunks) {
                 let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
                 let candidate =
