@@ -227,7 +227,9 @@ impl Judge<'_> {
             vec![[2 * count, 3 * count]]
         } else {
             let wave = if held < all { held } else { 2 };
-            let few = count + all.saturating_sub(count) % wave;
+            // Of one micro-batch alone nothing is added to gradients.
+            let least = count.max(2);
+            let few = least + all.saturating_sub(least) % wave;
             let round = count.next_multiple_of(wave);
             vec![[few, few + wave], [few + round, few + 2 * round]]
         };

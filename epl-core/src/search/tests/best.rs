@@ -216,7 +216,7 @@ fn layouts_above_their_bounds(chains: usize) -> usize {
             _ => (0.0, ClusterDevices::new([1.0, 2.0, 1.0, 3.0].map(|speed| device(speed, None)).to_vec())),
         };
         let rates = Rates { spared, lost: 0.2, copy: 1e-2, ..Rates::default() };
-        let batch = if chain % 5 == 0 { 24 } else { 5 };
+        let batch = if chain % 5 == 0 { 64 } else { 5 };
         let judge = Judge { rates, devices, ..judge(&columns, &cluster, &network, (batch, None)) };
         let drafts = Drafts::new(&judge, &given);
         let shapes = shapes(&given, &judge, segments, &Kept::default()).shapes;

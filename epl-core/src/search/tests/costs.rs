@@ -13,6 +13,7 @@ use crate::memory::OptimizerState;
 use crate::plan::Plan;
 use crate::search::candidate::{Candidate, PutAway, Shape};
 use crate::search::column::{Column, Columns};
+use crate::search::draft::Drafts;
 use crate::search::judge::Judge;
 use crate::search::run::search;
 use crate::simulate::{Called, Members, StepProgram, StepShapes};
@@ -162,6 +163,43 @@ fn seconds_of((data, stages): (usize, usize), runs: &[core::ops::Range<usize>], 
     let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
     let candidate = Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: runs.to_vec() };
     judge.judge(&candidate.config(&given(data * stages, &[])).unwrap()).unwrap().seconds
+}
+
+/// Two and four stages, between which carries take as long as a stage: micro-batches come back in waves.
+#[test]
+fn what_many_micro_batches_take_follows_from_whole_waves() {
+    for (stages, strategy) in [2, 4].into_iter().flat_map(|stages| {
+        use PipelineStrategy::{PreferBackward, PreferBackwardOptimizer, PreferForward};
+        [PreferBackward, PreferBackwardOptimizer, PreferForward].map(|strategy| (stages, strategy))
+    }) {
+        let cluster = Cluster::local(stages).unwrap();
+        let link = NetworkLink { latency: 6.0 / stages as f64, bandwidth: 1e12 };
+        let network = Network::of_links(vec![0; stages], link, link);
+        let Column { builder, shapes, .. } = column(4, &mut ChaCha8Rng::seed_from_u64(1), false);
+        let line = |seconds: f64| Line::through([(1.0, seconds)]);
+        let even = SegmentTime { forward: line(1.0), backward: line(2.0), untracked: line(1.0) };
+        let columns = Columns::from([((1, 1), Ok(Column::new(builder, vec![even; 4], shapes, None)))]);
+        let judge = Judge { rates: Rates::default(), ..judge(&columns, &cluster, &network, (64, None)) };
+        let given = given(stages, &[]);
+        let shape = Shape {
+            sizes: [1, stages, 1, 1],
+            micro_batches: 64,
+            chunks: 1,
+            strategy,
+            order: RankOrder::DataPipelineTensor,
+            by_speed: false,
+            has_whole_layers: false,
+        };
+        let level = (ZeroLevel::Off, PutAway::Offload(OffloadLevel::Off));
+        let cuts = (1..stages).map(|stage| 4 / stages * stage).collect();
+        let candidate = Candidate { shape, level, row_weights: None, whole_layers: None, cuts, runs: Vec::new() };
+        let config = candidate.config(&given).unwrap();
+        let [few, all] = [judge.judge(&config), judge.judge_all(&config)].map(|judged| judged.unwrap().seconds);
+        let drafts = Drafts::new(&judge, &given);
+        let bound = drafts.bound(&shape, &drafts.least(&shape).unwrap()).unwrap();
+        assert!((few / all - 1.0).abs() < 0.1, "{stages} stages, {strategy}: {few} for {all}");
+        assert!(bound <= few, "{stages} stages, {strategy}: {few} is below {bound}");
+    }
 }
 
 #[test]
