@@ -145,7 +145,7 @@ impl PlanBuilder {
         &self.survey.records
     }
 
-    /// Those of them that are trained: neither the model freezes them nor a group of the optimizer.
+    /// Those of them that are trained: neither the model freezes them nor a group of the optimizer, once one is known.
     pub fn trained(&self) -> impl Iterator<Item = &ParamRecord> {
         let frozen = self.frozen.iter().copied().chain(core::iter::repeat(false));
         self.survey

@@ -25,7 +25,7 @@ pub(crate) struct Column {
     pub with_whole_layers: Option<Box<Column>>,
     /// By segment, the first one that costs the same, but for its parameters.
     alike: Vec<usize>,
-    /// By segment, bytes of parameters of which each replica has one, and of those that experts' ranks divide.
+    /// By segment, bytes of trained parameters of which each replica has one, and of those that experts' ranks divide.
     parameters: Vec<[f64; 2]>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct SegmentCost {
     pub kept: f64,
     /// Bytes that its backward needs beside.
     pub working: f64,
-    /// Bytes of parameters of which each replica has one, and of those that experts' ranks divide.
+    /// Bytes of trained parameters of which each replica has one, and of those that experts' ranks divide.
     pub parameters: [f64; 2],
 }
 

@@ -215,9 +215,10 @@ impl Judge<'_> {
     }
 
     /// A step, and where the time of each stage goes, from so many micro-batches that each further one takes what the slowest stage
-    /// computes: from about as many as there are stages, or, where its backlog has not come through yet, twice and thrice as many. Where
-    /// the first stage waits for one to come back before it begins another, they come in waves: a whole wave lies between the two, and as
-    /// many whole ones behind them. Where stages have several chunks, micro-batches go in groups of as many as there are stages.
+    /// computes: from as many as there are stages, and up to a wave more, so that whole waves are left; or, where the backlog of the slowest
+    /// stage has not come through yet, from one and two rounds more. As many as the first stage holds at once are a wave: it waits for one
+    /// to come back before it begins another. Where nothing waits so, two are. Where stages have several chunks, micro-batches go in groups
+    /// of as many as there are stages.
     fn extrapolated(&self, column: &Column, stages: &StageRanks<'_>, all: usize) -> Result<(f64, Vec<StepTime>)> {
         let (count, plan) = (stages.mesh.size(Axis::Pipeline), &stages.plans[0]);
         let are_even = stages.ranks.iter().all(|rank| rank.rows[0] == rank.rows[all - 1]);
@@ -233,15 +234,21 @@ impl Judge<'_> {
             let round = count.next_multiple_of(wave);
             vec![[few, few + wave], [few + round, few + 2 * round]]
         };
+        // The first of a pair may be the second of the one before.
+        let mut last = None;
         for [few, more] in tried {
             if all <= more || !are_even || by_file {
                 break;
             }
-            let [first, second] = [few, more].map(|count| self.simulated(column, stages, count));
-            let (first, second) = (first?, second?);
+            let first = match last.take().filter(|(count, _)| *count == few) {
+                Some((_, first)) => first,
+                None => self.simulated(column, stages, few)?,
+            };
+            let second = self.simulated(column, stages, more)?;
             let own: Vec<f64> = second.1.iter().map(|time| busy(time) / more as f64).collect();
             let slowest = own.iter().copied().fold(0.0, f64::max);
             if (second.0 - first.0) / ((more - few) as f64) < slowest * (1.0 - 1e-9) {
+                last = Some((more, second));
                 continue;
             }
             let times = (all - few) as f64 / (more - few) as f64;
