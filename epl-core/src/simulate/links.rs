@@ -204,13 +204,9 @@ impl<'a> StageTraffic<'a> {
         }
         let called =
             |(dtype, elements)| ops.known(Called { over: Members::Link { from, to }, operation, dtype, elements });
-        let calls: Rc<[Arc<Called>]> = self.messages(label, rows).into_iter().map(called).collect();
+        let messages = self.shapes.carry(micro_batch, self.boundary(label)).messages(backward, rows);
+        let calls: Rc<[Arc<Called>]> = messages.into_iter().map(called).collect();
         self.known.insert(parcel, calls.clone());
         calls
-    }
-
-    /// The messages of a parcel: its header, then its tensors, or so many of their rows.
-    fn messages(&self, label: ParcelLabel, rows: RowsSent) -> Vec<(DType, usize)> {
-        self.shapes.carry(label.micro_batch, self.boundary(label)).messages(label.backward, rows)
     }
 }
